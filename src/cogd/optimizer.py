@@ -1,0 +1,272 @@
+"""CoGD around any PyTorch optimizer."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from cogd import projection
+from cogd.checks import check_base, check_couplings, check_rule, refuse_sparse_gradients
+from cogd.coupling import Coupling, threshold_value
+from cogd.state import JointState, check_memory, split_memory
+
+Rule = Literal["descent", "paper", "rollback"] | None
+
+
+@dataclass(frozen=True)
+class ProjectionStats:
+    """What the last projection did to one coupling: gates opened, of how many, and the l2 norm of the correction."""
+
+    name: str
+    opened: int
+    coordinates: int
+    correction: float
+
+
+class Observation(NamedTuple):
+    """What a projection needs to know from before the base's step."""
+
+    coupling: Coupling
+    opened: Tensor
+    correction: Tensor | None
+
+
+class CoGD(Optimizer):
+    """Coordinate coupled parameters on top of `base`: a drop-in `torch.optim.Optimizer`.
+
+    Every `period`-th step, coordinates whose sparse side fell behind its partner are corrected after the base's step by
+    beta_j x_j(t), |beta_j| = scale * lr * |<g, dA_j/dx_j>^order|. Rules: "descent", the sign of the total derivative;
+    "paper", the printed sign; "rollback", back to the value after the previous projection (takes no order or scale);
+    None, the base alone, bit for bit. A coupling rests while one of its tensors has no gradient.
+
+    Memory beyond the base's: one copy of the coupled tensors, and one of the projected ones during a projecting step.
+
+    >>> down, up = torch.nn.Linear(64, 8, bias=False), torch.nn.Linear(8, 64, bias=False)
+    >>> base = torch.optim.SGD([down.weight, up.weight], lr=0.1, momentum=0.9)
+    >>> optimizer = CoGD(base, [Coupling(down.weight, up.weight, partner_dim=1)], rule="descent", period=10)
+    >>> optimizer.param_groups is base.param_groups
+    True
+    """
+
+    _step_supports_amp_scaling = False  # the rule reads true gradients: a fused base must not receive scaled ones
+
+    def __init__(
+        self,
+        base: Optimizer,
+        couplings: Iterable[Coupling],
+        *,
+        rule: Rule = "descent",
+        order: int = 1,
+        scale: float = 1e-3,
+        period: int = 1,
+    ):
+        couplings = list(couplings)
+        check_base(base)
+        check_rule(rule, order, scale, period)
+        check_couplings(couplings, base, rule)
+        self.base = base
+        self.couplings, self.rule, self.order, self.scale, self.period = couplings, rule, order, scale, period
+        self._steps = 0
+        self._projections = 0
+        self._held: dict[Tensor, Tensor] = {}
+        self._stats: list[tuple[Coupling, Tensor, Tensor]] = []
+        super().__setstate__({})  # the hooks of an Optimizer, without the groups that its __init__ would make
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The base's parameter groups themselves."""
+        return self.base.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.base.param_groups = groups
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The base's defaults."""
+        return self.base.defaults
+
+    @property
+    def state(self) -> JointState:  # type: ignore[override]
+        """The state of each parameter, the base's and the rule's, as one live mapping."""
+        return JointState(self.base.state, self._held, self.memory_of)
+
+    @property
+    def last_stats(self) -> list[ProjectionStats]:
+        """What the last projection did, one entry per coupling that took part; reading it waits for the device."""
+        return [
+            ProjectionStats(coupling.name, int(opened.sum()), coupling.size, float(size))
+            for coupling, opened, size in self._stats
+        ]
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take one step of the base; every `period`-th is a projecting one. The closure runs as the base runs it."""
+        if self.rule is None or (self._steps + 1) % self.period:
+            loss = self.base.step() if closure is None else self.base.step(closure)
+        elif closure is None:
+            observed = self._observe()
+            loss = self.base.step()
+            self._project(observed)
+        else:
+            seen: list[list[Observation]] = []
+
+            def observed_closure():
+                value = closure()
+                if not seen:  # a base such as LBFGS calls again, from elsewhere
+                    seen.append(self._observe())
+                return value
+
+            loss = self.base.step(observed_closure)
+            self._project(seen[0])
+        self._hold_room()
+        self._steps += 1
+        return loss
+
+    def project(self) -> None:
+        """Project now, for who drives the rule by hand, outside of `step`.
+
+        Call it after the backward pass and before `base.step()`: there the gradients belong to the present values.
+        """
+        self._project(self._observe())
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients as the base does."""
+        self.base.zero_grad(set_to_none=set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the base."""
+        self.base.add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the base's state_dict with the rule's own entries beside the base's: one more per coupled tensor."""
+        for pre_hook in self._optimizer_state_dict_pre_hooks.values():
+            pre_hook(self)
+        packed = self.base.state_dict()
+        if self._held:  # every parameter gets an entry, as distributed checkpoints expect
+            packed["state"] = {
+                position: {**packed["state"].get(position, {}), **self.memory_of(parameter)}
+                for position, parameter in enumerate(self._parameters())
+            }
+        for post_hook in self._optimizer_state_dict_post_hooks.values():
+            changed = post_hook(self, packed)
+            packed = packed if changed is None else changed
+        return packed
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` returned; a checkpoint of the base alone loads too, and the rule starts afresh."""
+        state_dict = dict(state_dict)
+        for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = pre_hook(self, state_dict)
+            state_dict = state_dict if changed is None else changed
+        mine, base = split_memory(state_dict["state"])
+        parameters = list(self._parameters())
+        memory = {parameters[position]: entries for position, entries in mine.items()}
+        check_memory(memory, self._remembered(), self._key)
+        self.base.load_state_dict({**state_dict, "state": base})
+        self._held = {p: entries[self._key].to(p, copy=True) for p, entries in memory.items()}
+        counts = next(iter(memory.values()), {})
+        self._steps, self._projections = counts.get("cogd_steps", 0), counts.get("cogd_projections", 0)
+        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
+            post_hook(self)
+
+    def memory_of(self, parameter: Tensor) -> dict[str, Any]:
+        """Return what the rule remembers of a parameter, under names that start with "cogd_"."""
+        if parameter not in self._held:
+            return {}
+        counts = {"cogd_steps": self._steps, "cogd_projections": self._projections}
+        return {self._key: self._held[parameter], **counts}
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("base", "couplings", "rule", "order", "scale", "period", "_steps", "_projections", "_held", "_stats")
+        return {name: self.__dict__[name] for name in kept}
+
+    def __repr__(self) -> str:
+        settings = f"rule={self.rule!r}, order={self.order}, scale={self.scale}, period={self.period}"
+        return f"CoGD({settings}, couplings={len(self.couplings)}, base={self.base!r})"
+
+    @property
+    def _key(self) -> str:
+        """What the held tensors are: values after a projection for rollback, before the base's step otherwise."""
+        return "cogd_projected" if self.rule == "rollback" else "cogd_held"
+
+    def _parameters(self) -> Iterator[Tensor]:
+        """Yield the parameters in the order of state_dict's positions."""
+        return iter(dict.fromkeys(p for group in self.param_groups for p in group["params"]))
+
+    def _remembered(self) -> Iterator[Tensor]:
+        """Yield the tensors whose past the rule needs: the projected for rollback, else both of every coupling."""
+        if self.rule is None:
+            return iter(())
+        if self.rule == "rollback":
+            return iter([coupling.projected for coupling in self.couplings])
+        return iter(dict.fromkeys(side for coupling in self.couplings for side in (coupling.sparse, coupling.partner)))
+
+    def _hold_room(self) -> None:
+        """Give every remembered tensor its entry from the first step on, so that all checkpoints look alike."""
+        if not self._held:
+            self._held = {p: p.detach().clone() for p in self._remembered()}
+
+    @torch.no_grad()
+    def _hold(self) -> None:
+        """Remember the present values; one that is not finite leaves the earlier in place."""
+        self._hold_room()
+        for p, held in self._held.items():
+            torch.where(p.isfinite(), p, held, out=held)
+
+    @torch.no_grad()
+    def _observe(self) -> list[Observation]:
+        """Judge the gates and form the corrections at (x(t), A(t)) and their gradients."""
+        active = [c for c in self.couplings if c.sparse.grad is not None and c.partner.grad is not None]
+        refuse_sparse_gradients(active)
+        observations = [self._observation(coupling) for coupling in active] if self._projections else []
+        if self.rule != "rollback":
+            self._hold()
+        return observations
+
+    def _observation(self, coupling: Coupling) -> Observation:
+        x, A = coupling.sparse_blocks(coupling.sparse), coupling.partner_blocks(coupling.partner)
+        sparse_norms, partner_norms = projection.block_norms(x), projection.block_norms(A)
+        opened = projection.is_open(
+            sparse_norms,
+            partner_norms,
+            threshold_value(coupling.sparse_threshold, sparse_norms),
+            threshold_value(coupling.partner_threshold, partner_norms),
+        )
+        if self.rule == "rollback":
+            return Observation(coupling, opened, None)
+        x_s = coupling.sparse_blocks(self._held[coupling.sparse])
+        A_s = coupling.partner_blocks(self._held[coupling.partner])
+        assert coupling.partner.grad is not None
+        dL_dA = coupling.partner_blocks(coupling.partner.grad)
+        slope = projection.slope_product(dL_dA, A - A_s, x - x_s, x)
+        rate = self._signed_rate(coupling)
+        if coupling.project == "sparse":
+            return Observation(coupling, opened, projection.sparse_correction(slope, x, rate, self.order))
+        return Observation(coupling, opened, projection.partner_correction(slope, x, A, rate, self.order))
+
+    def _signed_rate(self, coupling: Coupling) -> float | Tensor:
+        """Return +-scale * eta; descent climbs where its group maximizes."""
+        group = next(g for g in self.param_groups if any(p is coupling.projected for p in g["params"]))
+        downwards = self.rule == "descent" and not group.get("maximize", False)
+        return (-self.scale if downwards else self.scale) * group["lr"]
+
+    @torch.no_grad()
+    def _project(self, observations: list[Observation]) -> None:
+        """Project what the base's step made of the observed couplings."""
+        self._stats.clear()
+        for coupling, opened, correction in observations:
+            new = coupling.projected_blocks(coupling.projected)
+            if correction is None:
+                earlier = coupling.projected_blocks(self._held[coupling.projected])
+                projected = projection.rollback(new, earlier, opened)
+            else:
+                projected = projection.project(new, correction, opened)
+            self._stats.append((coupling, opened, torch.linalg.vector_norm(projected - new)))
+            coupling.projected.copy_(coupling.from_projected_blocks(projected))
+        if self.rule == "rollback":
+            self._hold()
+        if self.rule is not None:
+            self._projections += 1

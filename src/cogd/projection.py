@@ -1,0 +1,80 @@
+"""The rule of Cogradient Descent as pure tensor functions. Equations are named after their LaTeX labels in the paper.
+
+Row j of every tensor belongs to coordinate j. Shapes:
+
+    sparse    (J, P)     x_j: P numbers a coordinate, 1 for norm scales and masks
+    partner   (J, I, M)  A_j: I kernels of M numbers; I = 1 where the kernels of a coordinate are not told apart
+    slope     (J, P) or (J, I), by broadcasting
+
+Low precision is computed in float32. A value that would leave the finite numbers is never written: see `project`.
+"""
+
+import torch
+from torch import Tensor
+
+
+def block_norms(blocks: Tensor) -> Tensor:
+    """Return R(.) of every coordinate, its l1 norm."""
+    return _wide(blocks).abs().flatten(1).sum(1)
+
+
+def is_open(sparse_norms: Tensor, partner_norms: Tensor, sparse_threshold, partner_threshold) -> Tensor:
+    """Return where the sparse side fell behind: (not s(x)) and s(A).  [Eqs. bch2, sign_function]"""
+    return (sparse_norms < sparse_threshold) & (partner_norms >= partner_threshold)
+
+
+def slope_product(partner_gradient: Tensor, partner_change: Tensor, sparse_change: Tensor, sparse: Tensor) -> Tensor:
+    """Return <dL/dA_j, r_j> with r_j = (delta A_j) / (delta x_j), and r_j = 1 where delta x_j is near 0.
+
+    Since dL/dA_j = x_j g, this is c_j x_j for order 1 without dividing by x_j.  [Eqs. final, eq_hatg]
+    """
+    smallness = _smallness(sparse)
+    dL_dA, delta_A, delta_x, x = _wide(partner_gradient), _wide(partner_change), _wide(sparse_change), _wide(sparse)
+    near_zero = delta_x.abs() <= smallness * x.abs().clamp(min=1.0)
+    along_change = (dL_dA * delta_A).sum(-1) / torch.where(near_zero, 1.0, delta_x)
+    return torch.where(near_zero, dL_dA.sum(-1), along_change)
+
+
+def kernel(slope: Tensor, sparse: Tensor, order: int) -> Tensor:
+    """Return c_j = <g, r_j>^order, with g = (dL/dA_j) / x_j softened at x_j = 0.  [Eqs. bczhangkernel, gcapcnn]"""
+    x = _wide(sparse)
+    return (slope * x / (x.square() + _smallness(sparse) ** 2)) ** order
+
+
+def sparse_correction(slope: Tensor, sparse: Tensor, rate, order: int) -> Tensor:
+    """Return beta_j x_j(t) for the signed `rate` = +-scale * eta; |beta_j| <= 1 for orders above 1.  [Eq. coupled5]"""
+    if order == 1:
+        return rate * slope
+    beta = (rate * kernel(slope, sparse, order)).clamp(-1.0, 1.0)
+    return beta * _wide(sparse)
+
+
+def partner_correction(slope: Tensor, sparse: Tensor, partner: Tensor, rate, order: int) -> Tensor:
+    """Return beta_ij A_ij(t), |beta_ij| <= 1, for the signed `rate` = +-scale * eta.  [Eqs. bt_cnnlearning, gcapcnn]"""
+    beta = (rate * kernel(slope, sparse, order)).clamp(-1.0, 1.0)
+    return beta.unsqueeze(-1) * _wide(partner)
+
+
+def project(new: Tensor, correction: Tensor, opened: Tensor) -> Tensor:
+    """Return new + correction where the gate is open and the sum is finite, else `new`.  [Eq. bt_x]"""
+    projected = (_wide(new) + correction).to(new.dtype)
+    return torch.where(_rows(opened, new) & projected.isfinite(), projected, new)
+
+
+def rollback(new: Tensor, earlier: Tensor, opened: Tensor) -> Tensor:
+    """Return `earlier` where the gate is open and `earlier` is finite, else `new`.  [Section "CNN Training"]"""
+    return torch.where(_rows(opened, new) & earlier.isfinite(), earlier, new)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Return the tensor in float32 or wider."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _smallness(tensor: Tensor) -> float:
+    """Return what counts as near 0 in the tensor's own precision."""
+    return torch.finfo(tensor.dtype).eps ** 0.5
+
+
+def _rows(opened: Tensor, like: Tensor) -> Tensor:
+    return opened.view(-1, *[1] * (like.ndim - 1))
