@@ -35,7 +35,7 @@ experiments: .venv/ready  ## every table and figure of the paper that is impleme
 	for script in experiments/figure_*.py experiments/table_*.py; do [ ! -e $$script ] || $(BIN)/python $$script || exit 1; done
 
 constraints: .venv/ready  ## pin what is installed now
-	$(BIN)/pip freeze --exclude-editable --exclude pip --exclude setuptools > constraints.txt
+	$(BIN)/pip freeze --exclude-editable --exclude pip --exclude setuptools | sed "s/+cpu$$//" > constraints.txt
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), f'CoGD needs Python 3.11 or later; {sys.executable} is {sys.version.split()[0]}'"
