@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from cogd.dataflow import neighbours_in
@@ -39,11 +40,19 @@ def threshold_value(threshold: Threshold, norms: Tensor) -> Tensor | float:
         case "mean":
             return norms.mean()
         case "median":
-            return norms.quantile(0.5)
+            return _quantile(norms, 0.5)
         case Quantile(q):
-            return norms.quantile(q)
+            return _quantile(norms, q)
         case _:
             return threshold
+
+
+def _quantile(norms: Tensor, q: float) -> Tensor:
+    """Return the q-quantile by linear interpolation: torch.quantile's, in 2 device operations instead of 14."""
+    ordered = norms.sort().values
+    place = q * (len(norms) - 1)
+    low = int(place)
+    return torch.lerp(ordered[low], ordered[min(low + 1, len(norms) - 1)], place - low)
 
 
 @dataclass(frozen=True, eq=False)

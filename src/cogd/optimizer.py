@@ -214,7 +214,7 @@ class CoGD(Optimizer):
         """Remember the present values; one that is not finite leaves the earlier in place."""
         self._hold_room()
         for p, held in self._held.items():
-            torch.where(p.isfinite(), p, held, out=held)
+            torch.where(projection.finite(p), p, held, out=held)
 
     @torch.no_grad()
     def _observe(self) -> list[Observation]:

@@ -38,7 +38,8 @@ def slope_product(partner_gradient: Tensor, partner_change: Tensor, sparse_chang
 def kernel(slope: Tensor, sparse: Tensor, order: int) -> Tensor:
     """Return c_j = <g, r_j>^order, with g = (dL/dA_j) / x_j softened at x_j = 0.  [Eqs. bczhangkernel, gcapcnn]"""
     x = _wide(sparse)
-    return (slope * x / (x.square() + _smallness(sparse) ** 2)) ** order
+    u = slope * x / (x.square() + _smallness(sparse) ** 2)
+    return u if order == 1 else u**order
 
 
 def sparse_correction(slope: Tensor, sparse: Tensor, rate, order: int) -> Tensor:
@@ -58,17 +59,22 @@ def partner_correction(slope: Tensor, sparse: Tensor, partner: Tensor, rate, ord
 def project(new: Tensor, correction: Tensor, opened: Tensor) -> Tensor:
     """Return new + correction where the gate is open and the sum is finite, else `new`.  [Eq. bt_x]"""
     projected = (_wide(new) + correction).to(new.dtype)
-    return torch.where(_rows(opened, new) & projected.isfinite(), projected, new)
+    return torch.where(_rows(opened, new) & finite(projected), projected, new)
 
 
 def rollback(new: Tensor, earlier: Tensor, opened: Tensor) -> Tensor:
     """Return `earlier` where the gate is open and `earlier` is finite, else `new`.  [Section "CNN Training"]"""
-    return torch.where(_rows(opened, new) & earlier.isfinite(), earlier, new)
+    return torch.where(_rows(opened, new) & finite(earlier), earlier, new)
+
+
+def finite(tensor: Tensor) -> Tensor:
+    """Return where the tensor is neither infinite nor NaN: isfinite, in 2 device operations instead of 4."""
+    return tensor.abs() < torch.inf
 
 
 def _wide(tensor: Tensor) -> Tensor:
     """Return the tensor in float32 or wider."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return tensor if tensor.dtype.itemsize >= 4 else tensor.float()
 
 
 def _smallness(tensor: Tensor) -> float:
