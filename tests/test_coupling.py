@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cogd import Coupling, couple_conv_norm, couple_factors, couple_named
+from cogd import Coupling, Quantile, couple_conv_norm, couple_factors, couple_named
 
 
 class Residual(nn.Module):
@@ -85,8 +85,7 @@ def test_the_couplings_of_a_norm_project_its_kernels_at_the_quantile_of_active()
     model = Residual()
     first = next(c for c in couple_conv_norm(model, active=0.75) if c.sparse is model.mango.weight)
     assert first.partner is first.projected is model.first.weight
-    assert first.sparse_threshold == first.partner_threshold
-    assert first.sparse_threshold.q == 0.25
+    assert first.sparse_threshold == first.partner_threshold == Quantile(0.25)
 
 
 def test_control_flow_asks_for_example_inputs_and_then_works():

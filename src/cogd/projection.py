@@ -44,16 +44,18 @@ def kernel(slope: Tensor, sparse: Tensor, order: int) -> Tensor:
 
 def sparse_correction(slope: Tensor, sparse: Tensor, rate, order: int) -> Tensor:
     """Return beta_j x_j(t) for the signed `rate` = +-scale * eta; |beta_j| <= 1 for orders above 1.  [Eq. coupled5]"""
-    if order == 1:
-        return rate * slope
-    beta = (rate * kernel(slope, sparse, order)).clamp(-1.0, 1.0)
-    return beta * _wide(sparse)
+    return rate * slope if order == 1 else _bounded_beta(slope, sparse, rate, order) * _wide(sparse)
 
 
 def partner_correction(slope: Tensor, sparse: Tensor, partner: Tensor, rate, order: int) -> Tensor:
     """Return beta_ij A_ij(t), |beta_ij| <= 1, for the signed `rate` = +-scale * eta.  [Eqs. bt_cnnlearning, gcapcnn]"""
+    return _bounded_beta(slope, sparse, rate, order).unsqueeze(-1) * _wide(partner)
+
+
+def _bounded_beta(slope: Tensor, sparse: Tensor, rate, order: int) -> Tensor:
+    """Return rate * c_j within |beta| <= 1; NaN, which `project` refuses, where the slope itself is not finite."""
     beta = (rate * kernel(slope, sparse, order)).clamp(-1.0, 1.0)
-    return beta.unsqueeze(-1) * _wide(partner)
+    return torch.where(finite(slope), beta, torch.nan)
 
 
 def project(new: Tensor, correction: Tensor, opened: Tensor) -> Tensor:
