@@ -357,6 +357,13 @@ def test_a_quantile_on_an_order_statistic_is_that_statistic(q):
     ]
 
 
+@pytest.mark.parametrize("threshold", ["median", Quantile(0.5)])
+def test_an_infinite_norm_beside_the_quantile_does_not_shut_the_gate(threshold):
+    norms, ones = torch.tensor([1.0, 2.0, math.inf]), torch.ones(3)
+    assert opened(norms, ones, sparse_threshold=threshold, partner_threshold=0.0) == [True, False, False]
+    assert opened(ones, norms, sparse_threshold=2.0, partner_threshold=threshold) == [False, True, True]
+
+
 @explore
 @given(seeds, st.integers(1, 8), thresholds, thresholds)
 def test_the_gate_opens_where_numpy_says(seed, J, sparse_threshold, partner_threshold):
@@ -499,6 +506,24 @@ def test_a_closure_gives_the_same_run(rule):
     assert torch.equal(A, A_closed)
 
 
+def test_a_base_that_evaluates_often_is_observed_at_its_first_point():
+    x, A, b = draw(7, (6,), (6, 4), (4,))
+    optimizer = CoGD(torch.optim.LBFGS([x, A], lr=0.1, max_iter=4), [Coupling(x, A)])
+    before = x.detach().clone()
+    evaluated = []
+
+    def closure():
+        evaluated.append(x.detach().clone())
+        optimizer.zero_grad()
+        loss = least_squares(x, A, b)()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert len(evaluated) > 1
+    assert torch.equal(optimizer.memory_of(x)["cogd_held"], before)
+
+
 def test_couplings_of_one_tensor_are_all_read_before_any_projects():
     """Along x - A - y each correction is the one that its coupling has alone."""
     finals = {}
@@ -515,6 +540,7 @@ def test_couplings_of_one_tensor_are_all_read_before_any_projects():
             (x @ A @ y - 1).square().backward()
             optimizer.step()
         finals[chosen] = {"x": x, "A": A}
+        assert [stats.name for stats in optimizer.last_stats] == [coupling.name for coupling in taken]
     assert torch.equal(finals["both"]["x"], finals["first"]["x"])
     assert torch.equal(finals["both"]["A"], finals["second"]["A"])
     assert not torch.equal(finals["first"]["A"], finals["second"]["A"])
@@ -542,6 +568,9 @@ def test_last_stats_tell_what_the_last_projection_did(rule, project):
     assert stats.correction == pytest.approx(moved, rel=1e-12)
     descend(optimizer, least_squares(x, A, b), 1)
     assert optimizer.last_stats == [stats]
+    descend(optimizer, least_squares(x, A, b), 1)
+    assert len(optimizer.last_stats) == 1
+    assert optimizer.last_stats != [stats]
 
 
 # --- Rest ---

@@ -181,8 +181,10 @@ def test_a_norm_is_the_sum_of_absolute_values_of_a_coordinate():
     ]
 
 
-def test_a_half_precision_norm_does_not_overflow():
-    assert projection.block_norms(torch.full((1, 4), 6e4, dtype=torch.float16)).item() == pytest.approx(2.4e5, rel=1e-3)
+@pytest.mark.parametrize(("dtype", "large"), [(torch.float16, 6e4), (torch.bfloat16, 1e30)])
+def test_a_half_precision_norm_does_not_overflow(dtype, large):
+    norm = projection.block_norms(torch.full((1, 4), large, dtype=dtype)).item()
+    assert norm == pytest.approx(4 * large, rel=torch.finfo(dtype).eps)
 
 
 # --- No number that is none ---

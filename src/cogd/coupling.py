@@ -52,7 +52,7 @@ def _quantile(norms: Tensor, q: float) -> Tensor:
     ordered = norms.sort().values
     place = q * (len(norms) - 1)
     low = int(place)
-    return torch.lerp(ordered[low], ordered[min(low + 1, len(norms) - 1)], place - low)
+    return torch.lerp(ordered[low], ordered[math.ceil(place)], place - low)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,8 +119,8 @@ class Coupling:
     def partner_blocks(self, tensor: Tensor) -> Tensor:
         """Return a tensor shaped like the partner as (coordinates, kernels, numbers of each).
 
-        A projected partner is corrected kernel by kernel: dimensions 0 and 1 tell kernels apart, as in W_ij of a
-        convolution's weight, and the rest belongs to the kernel. Otherwise a coordinate is one kernel.
+        A projected partner is corrected kernel by kernel: the first dimension besides `partner_dim` tells kernels apart,
+        as i does in W_ij of a convolution's weight; what follows belongs to the kernel. Otherwise a coordinate is one.
         """
         rows = tensor.movedim(self.partner_dim, 0)
         if self.project == "sparse" or tensor.ndim == 1:

@@ -138,6 +138,7 @@ class CoGD(Optimizer):
         """Project now, for who drives the rule by hand, outside of `step`.
 
         Call it after the backward pass and before `base.step()`: there the gradients belong to the present values.
+        It moves those, so that with `rollback` the base's step starts from the earlier value.
         """
         self._project(self._observe())
 
