@@ -1,6 +1,6 @@
 """The paper's figure of Beale's function, and what its settings, and others, do from every start.
 
-    python experiments/figure_beale.py            # 7 minutes on one core
+    python experiments/figure_beale.py            # 5 to 10 minutes on one core
     python experiments/figure_beale.py --quick --into /tmp/beale
 
 Each optimizer of the paper runs from a grid of starts with CoGD at 25 settings and, as controls, at 25 learning rates,
@@ -31,10 +31,9 @@ import cogd
 from cogd import toy, toy_report
 
 ROOT = Path(__file__).resolve().parents[1]
-START = (0.5, 1.5)  # the paper prints none; from here all three optimizers pass where the gate is open
 PRINTED: dict[str, Any] = {"rule": "descent", "order": 1, "scale": 0.001}
 ALL_PRINTED = dict.fromkeys(toy.LEARNING_RATES, PRINTED)
-PAPER, ROLLBACK = {**PRINTED, "rule": "paper"}, {"rule": "rollback"}
+NAMED = {"as printed": PRINTED, "paper": {**PRINTED, "rule": "paper"}, "rollback": {"rule": "rollback"}}
 KINDS = {"cogd": "CoGD", "rate": "learning rate", "x1 rate": "learning rate of x1", "push": "push without coupling"}
 Row = dict[str, Any]
 
@@ -116,12 +115,11 @@ def plain_paths(optimizer: toy.Name, rate: float, side: int, reach: float, steps
 def trials(config: Config, optimizer: toy.Name, rate: float, kinds: list[str], side: int, steps: int) -> list[Trial]:
     """Return the trials of these kinds on top of one base."""
     factors = [{"factor": float(f"{factor:.3g}")} for factor in np.geomspace(1 / 16, 16, config.rates)]
-    rules = list(itertools.product(("descent", "paper"), config.orders, config.scales))
-    coordinated = [dict(zip(PRINTED, rule, strict=True)) for rule in rules]
+    rules = itertools.product(("descent", "paper"), config.orders, config.scales)
+    coordinated = [*(dict(zip(PRINTED, rule, strict=True)) for rule in rules), NAMED["rollback"]]
     pushes = [{"push": push, "share": share} for push in ("grow", "shrink", "coin") for share in config.scales]
-    settings: dict[str, list] = {"cogd": [*coordinated, ROLLBACK], "rate": factors, "x1 rate": factors, "push": pushes}
-    box = (side, config.reach, steps)
-    return [Trial(optimizer, rate, kind, chosen, *box) for kind in kinds for chosen in settings[kind]]
+    settings: dict[str, list] = {"cogd": coordinated, "rate": factors, "x1 rate": factors, "push": pushes}
+    return [Trial(optimizer, rate, kind, s, side, config.reach, steps) for kind in kinds for s in settings[kind]]
 
 
 def measure(work: list[Trial], what: str) -> list[Row]:
@@ -130,9 +128,9 @@ def measure(work: list[Trial], what: str) -> list[Row]:
     for trial in track(work, what, console=Console(stderr=True)):
         paths, plain = trial.paths(), trial.plain()
         stalled, improved = toy.gate_open(plain[-1]), toy.verdicts(paths, plain) == 1
-        more = {"stalled": int(stalled.sum()), "improved_of_stalled": int((improved & stalled).sum())}
-        before = {"plain_best": float((toy.outcomes(plain) == 0).double().mean())}
-        rows.append({**asdict(trial), **asdict(toy.compare(paths, plain)), **more, **before})
+        row = {**asdict(trial), **asdict(toy.compare(paths, plain)), "stalled": int(stalled.sum())}
+        row["improved_of_stalled"] = int((improved & stalled).sum())
+        rows.append({**row, "plain_best": float((toy.outcomes(plain) == 0).double().mean())})
     return rows
 
 
@@ -145,7 +143,7 @@ def run(config: Config) -> dict[str, Any]:
     for name, rate in bases:
         best_rate = rate * best(printed, name, "rate")["settings"]["factor"]
         tuned += trials(config, name, best_rate, [kind for kind in kinds if kind != "rate"], *box)
-        settings = [PRINTED, PAPER, ROLLBACK, best(printed, name, "cogd")["settings"]]
+        settings = [*NAMED.values(), best(printed, name, "cogd")["settings"]]
         boxes += [Trial(name, rate, "cogd", s, n, r, config.steps) for s in settings for n, r in config.other_boxes]
     longer = [t for base in bases for t in trials(config, *base, kinds, *config.longer)]
     more = {"tuned": tuned, "longer": longer, "boxes": boxes}
@@ -175,7 +173,7 @@ def provenance(config: Config) -> dict[str, Any]:
 
 def from_start(settings: dict[toy.Name, dict[str, Any]]) -> toy_report.Pairs:
     """Return paths from the figure's start, with each optimizer's settings."""
-    start = toy.positions([START])
+    start = toy.positions([toy.START])
     return {name: (toy.paths(start, name, **own), toy.paths(start, name, rule=None)) for name, own in settings.items()}
 
 
@@ -200,7 +198,7 @@ def page(results: dict[str, Any]) -> str:
     kept = {kind: [row for row in results["printed"] if row["kind"] == kind] for kind in KINDS}
     everywhere = [v for v, rows in by_variant(kept["cogd"]).items() if {"helps"} == set(map(verdict, rows))]
     tables = {
-        "printed_table": table([values[n][k] for n in values for k in ("printed", "paper", "rollback")]),
+        "printed_table": table([values[n][f"printed {k}"] for n in values for k in NAMED]),
         "best_table": table([best(results["printed"], n, k) for n in values for k in KINDS]),
         "tuned_table": table([best(results["tuned"], n, k) for n in values for k in KINDS if k != "rate"]),
         "longer_table": table([best(results["longer"], n, k) for n in values for k in KINDS]),
@@ -214,12 +212,13 @@ def page(results: dict[str, Any]) -> str:
 
 def facts(results: dict[str, Any], name: str) -> dict[str, Any]:
     """Return the rows of one optimizer that the page's text speaks of, by names that the template uses."""
-    settings = {"printed": PRINTED, "paper": PAPER, "rollback": ROLLBACK, "coin": {"push": "coin", "share": 1.0}}
-    settings |= {f"{r}{k}": {"rule": r, "order": k, "scale": 1.0} for r in ("descent", "paper") for k in (1, 2, 3)}
-    mine = [row for row in results["printed"] if row["optimizer"] == name]
-    rows = {key: next(row for row in mine if row["settings"] == chosen) for key, chosen in settings.items()}
-    for part, kinds in {"printed": list(KINDS), "tuned": ["cogd", "x1 rate", "push"], "longer": list(KINDS)}.items():
-        rows |= {f"{part} {kind}": best(results[part], name, kind) for kind in kinds}
+    strong = {f"{r}{k}": {"rule": r, "order": k, "scale": 1.0} for r in ("descent", "paper") for k in (1, 2, 3)}
+    strong["coin"] = {"push": "coin", "share": 1.0}
+    rows: dict[str, Row] = {}
+    for part in ("printed", "tuned", "longer"):
+        mine = [row for row in results[part] if row["optimizer"] == name]
+        rows |= {f"{part} {key}": row for key, s in (strong | NAMED).items() for row in mine if row["settings"] == s}
+        rows |= {f"{part} {kind}": best(mine, name, kind) for kind in {row["kind"] for row in mine}}
     rows["nearer"] = next(r for r in results["boxes"] if r["optimizer"] == name and r["settings"] == PRINTED)
     counted = {key: {**row, "transitions": defaultdict(int, row["transitions"])} for key, row in rows.items()}
     return {**counted, "start": results["start"][name]}
@@ -284,12 +283,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tiny grid and few steps, to see that it runs")
     parser.add_argument("--into", type=Path, default=ROOT, help="the folder for experiments/results and docs")
+    parser.add_argument("--redraw", action="store_true", help="page and figures from the results file as it is")
     options = parser.parse_args()
     torch.set_num_threads(1)
     file, docs = options.into / "experiments/results/beale.json", options.into / "docs"
     for folder in (file.parent, docs / "results", docs / "figures"):
         folder.mkdir(parents=True, exist_ok=True)
-    file.write_text(dump(run(QUICK if options.quick else Config())))
+    if not options.redraw:
+        file.write_text(dump(run(QUICK if options.quick else Config())))
     results = json.loads(file.read_text())  # page and figures hold what the file holds
     (docs / "results/beale.md").write_text(page(results))
     draw(results, docs / "figures")

@@ -560,7 +560,7 @@ def test_a_tied_parameter_trains_copies_and_resumes():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Flatten(), *(nn.Linear(32, 32, bias=False) for _ in range(3)), nn.Linear(32, 3))
         model[3].weight = model[1].weight
-        coupling = Coupling(model[1].weight, model[2].weight, partner_dim=1)
+        coupling = Coupling(model.get_parameter("1.weight"), model.get_parameter("2.weight"), partner_dim=1)
         return model, CoGD(torch.optim.Adam(model.parameters(), lr=0.01), [coupling], scale=1.0, period=3)
 
     model, optimizer = tied()

@@ -86,7 +86,7 @@ def beale(
 
     with _usage_errors():
         check_rule(rule.value, order, scale, period=1)
-    starts = toy.start_grid(grid, 3.0) if grid else toy.positions([start or (0.5, 1.5)])
+    starts = toy.start_grid(grid, 3.0) if grid else toy.positions([start or toy.START])
     pairs = toy.against_plain(starts, rule=rule.value, order=order, scale=scale, steps=steps)
     title = f"rule {rule.value}" + ("" if rule == "rollback" else f", order {order}, scale {scale:g}")
     if grid:

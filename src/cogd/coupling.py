@@ -119,7 +119,7 @@ class Coupling:
     def partner_blocks(self, tensor: Tensor) -> Tensor:
         """Return a tensor shaped like the partner as (coordinates, kernels, numbers of each).
 
-        A projected partner is corrected kernel by kernel: the first dimension besides `partner_dim` tells kernels apart,
+        A projected partner is corrected kernel by kernel: the first dimension besides `partner_dim` tells them apart,
         as i does in W_ij of a convolution's weight; what follows belongs to the kernel. Otherwise a coordinate is one.
         """
         rows = tensor.movedim(self.partner_dim, 0)

@@ -9,7 +9,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from cogd import toy, toy_report
 
-SIDE, REACH, START = 41, 3.0, (0.5, 1.5)
+SIDE, REACH = 41, 3.0
 
 
 def run(directory: Path) -> list[str]:
@@ -19,7 +19,7 @@ def run(directory: Path) -> list[str]:
         pairs = toy.against_plain(toy.start_grid(SIDE, REACH))
         comparisons = {name: toy.compare(*both) for name, both in pairs.items()}
         progress.update(task, description="Beale's function: drawing the paths from one start")
-        shown = toy.against_plain(toy.positions([START]))
+        shown = toy.against_plain(toy.positions([toy.START]))
         toy_report.paths_figure({"CoGD as printed: order 1, scale 0.001": shown}, directory / "beale.png")
         results = {name: asdict(comparison) for name, comparison in comparisons.items()}
         (directory / "beale.json").write_text(json.dumps(results, indent=1) + "\n")
@@ -36,5 +36,5 @@ def summary(comparisons: dict[toy.Name, toy.Comparison], directory: Path) -> lis
             f"{toy_report.LABELS[name]:8}  F lower {c.improved:.1%}, same {c.unchanged:.1%}, higher {c.worsened:.1%}; "
             f"path length x {median:.3f} (90% of starts: {low:.3f} to {high:.3f})"
         )
-    least = min(c.unchanged for c in comparisons.values())
-    return [*lines, f"The path hardly changes: at least {least:.0%} of starts end the same. See {directory / 'beale.png'}"]
+    least, figure = min(c.unchanged for c in comparisons.values()), directory / "beale.png"
+    return [*lines, f"The path hardly changes: at least {least:.0%} of starts end the same. Figure: {figure}"]

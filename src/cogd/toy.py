@@ -22,6 +22,7 @@ Name = Literal["sgd", "momentum", "adam"]
 CONSTANTS = (1.5, 2.25, 2.62)  # as printed; Beale's own third is 2.625
 LEARNING_RATES: dict[Name, float] = {"sgd": 0.001, "momentum": 0.005, "adam": 0.1}
 SPARSE_THRESHOLD, PARTNER_THRESHOLD = 1.0, 0.5
+START = (0.5, 1.5)  # the paper prints none; from here all three optimizers pass where the gate is open
 FAR = 10.0
 NEAR = 0.1  # a path that ends this close to a minimum has reached it
 TOLERANCE = 0.01  # smaller relative changes count as unchanged

@@ -50,7 +50,7 @@ def paths_figure(panels: Mapping[str, Pairs], file: Path) -> None:
 def starts_figure(rows: Mapping[str, Pairs], file: Path) -> None:
     """Write a map of the verdicts over a square grid of starts: a row per title, a column per optimizer."""
     names = list(next(iter(rows.values())))
-    figure = Figure(figsize=(2.6 * len(names) + 0.6, 2.55 * len(rows) + 0.7), layout="constrained")
+    figure = Figure(figsize=(2.6 * len(names) + 0.6, 2.55 * len(rows) + 1.1), layout="constrained")
     grid = figure.subplots(len(rows), len(names), sharex=True, sharey=True, squeeze=False)
     for row_axes, (title, pairs) in zip(grid, rows.items(), strict=True):
         for axes, (coordinated, plain) in zip(row_axes, pairs.values(), strict=True):
@@ -112,7 +112,7 @@ def _contours(axes: Axes, limits) -> None:
     axes.contourf(x1, x2, gate, [0.5, 1.5], colors=GATE_COLOUR, alpha=0.12)
     for (m1, m2), value in zip(toy.minima().tolist(), toy.objective(*toy.minima().unbind(-1)).tolist(), strict=True):
         axes.plot(m1, m2, zorder=4, **MINIMUM)
-        axes.annotate(f"F = {value:.2f}", (m1, m2), (8, -15), textcoords="offset points", fontsize=8, bbox=LABEL_BOX)
+        axes.annotate(f"F = {value:.2f}", (m1, m2), (12, -32), textcoords="offset points", fontsize=8, bbox=LABEL_BOX)
 
 
 def _draw(axes: Axes, trajectories: Tensor, colour: str, style: dict[str, Any]) -> None:

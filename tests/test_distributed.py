@@ -1,0 +1,167 @@
+"""Distributed checkpoints, data parallelism over real processes, and the refusal of sharded parameters."""
+
+import copy
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from conformance import all_rules, batches, build, everything, identical, new_model, train
+from torch import multiprocessing, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from cogd import CoGD, Coupling, couple_named
+
+DATA = batches(10)
+
+
+# Checkpoints
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled, unavailable or uninitialized")  # on purpose
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("base", ["sgd", "adam", "adagrad"])
+@all_rules
+def test_a_distributed_checkpoint_resumes_bit_for_bit(base, rule, flat, tmp_path):
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+
+    def packed(model, optimizer):
+        states = get_optimizer_state_dict(model, optimizer, options=options)
+        return {"model": get_model_state_dict(model), "optimizer": states}
+
+    model, optimizer = build(base, rule)
+    train(model, optimizer, DATA[:4])
+    dcp.save(packed(model, optimizer), checkpoint_id=tmp_path, no_dist=True)
+    train(model, optimizer, DATA[4:])
+
+    resumed, resumed_optimizer = build(base, rule)
+    loaded = packed(resumed, resumed_optimizer)
+    dcp.load(loaded, checkpoint_id=tmp_path, no_dist=True)
+    set_model_state_dict(resumed, loaded["model"])
+    set_optimizer_state_dict(resumed, resumed_optimizer, loaded["optimizer"], options=options)
+    train(resumed, resumed_optimizer, DATA[4:])
+    assert identical(everything(resumed, resumed_optimizer), everything(model, optimizer))
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("base", ["sgd", "momentum", "rmsprop", "adamw-fused"])
+@all_rules
+def test_distributed_state_dicts_restore_a_new_optimizer(base, rule, flat, frozen):
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+    (model, optimizer), (new, new_optimizer) = build(base, rule), build(base, rule)
+    for bias in (model[-1].bias, new[-1].bias):
+        bias.requires_grad_(not frozen)
+    train(model, optimizer, DATA[:4])
+    states = copy.deepcopy(get_optimizer_state_dict(model, optimizer, options=options))
+    new.load_state_dict(model.state_dict())
+    set_optimizer_state_dict(new, new_optimizer, states, options=options)
+    assert identical(everything(new, new_optimizer), everything(model, optimizer))
+
+
+# Data parallelism
+
+WORLD = 2
+FULL = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+CASES = {
+    "descent": ("momentum", "descent", False),
+    "paper": ("momentum", "paper", False),
+    "rollback": ("adam", "rollback", False),
+    "no rule": ("adam", None, False),
+    "descent, restored": ("adam", "descent", True),
+    "rollback, restored": ("sgd", "rollback", True),
+}
+
+
+def new_run(base: str, rule: Any) -> tuple[nn.Sequential, CoGD]:
+    """Return a run in float64 whose norm, if any, takes no statistics of the batch, of which a rank sees a part."""
+    model, optimizer = build(base, rule)
+    return model.double().eval(), optimizer
+
+
+def restored(parallel: nn.Module, optimizer: CoGD, base: str, rule: Any) -> tuple[nn.Module, CoGD]:
+    """Return a new run that took over the optimizer's state from rank 0."""
+    states = get_optimizer_state_dict(parallel, optimizer, options=FULL)
+    model, new_optimizer = new_run(base, rule)
+    new = DistributedDataParallel(model)
+    new.load_state_dict(parallel.state_dict())
+    set_optimizer_state_dict(new, new_optimizer, states if dist.get_rank() == 0 else {}, options=FULL)
+    return new, new_optimizer
+
+
+def train_in_parallel(rank: int, folder: Path) -> None:
+    """Train every case on this rank's part of the batches and save what came of it."""
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), WORLD)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=60))
+    results = {}
+    for case, (base, rule, interrupted) in CASES.items():
+        model, optimizer = new_run(base, rule)
+        parallel: nn.Module = DistributedDataParallel(model)
+        mine = [(inputs.chunk(WORLD)[rank], targets.chunk(WORLD)[rank]) for inputs, targets in DATA]
+        train(parallel, optimizer, mine[:4])
+        if interrupted:
+            parallel, optimizer = restored(parallel, optimizer, base, rule)
+        train(parallel, optimizer, mine[4:])
+        results[case] = everything(cast(nn.Module, parallel.module), optimizer)
+    torch.save(results, folder / f"{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """Return what every rank's process saved."""
+    folder = tmp_path_factory.mktemp("ranks")
+    multiprocessing.spawn(train_in_parallel, (folder,), nprocs=WORLD)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_data_parallel_ranks_agree_bit_for_bit_and_with_a_single_process(case, ranks):
+    base, rule, _ = CASES[case]
+    model, optimizer = new_run(base, rule)
+    train(model, optimizer, DATA)
+    assert identical(ranks[0][case], ranks[1][case])
+    # Only the order of the sums over the batch differs.
+    torch.testing.assert_close(ranks[0][case], everything(model, optimizer), rtol=1e-9, atol=1e-12)
+
+
+# Sharded parameters
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    """Return the device mesh of a process group of one process."""
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=60))
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("side", ["sparse", "partner"])
+@pytest.mark.parametrize("placement", [Shard(0), Replicate()], ids=["sharded", "replicated"])
+def test_a_dtensor_is_refused_with_the_remedy(side, placement, mesh):
+    sides: dict[str, Any] = {"sparse": nn.Parameter(torch.ones(4, 2)), "partner": nn.Parameter(torch.ones(4, 3))}
+    sides[side] = nn.Parameter(distribute_tensor(sides[side].detach(), mesh, [placement]))
+    with pytest.raises(TypeError, match=rf"^{side} is a DTensor; .* does not support. Use DDP"):
+        Coupling(**sides)
+
+
+def test_a_fully_sharded_model_is_refused_with_the_remedy(mesh):
+    model = new_model("descent")
+    fully_shard(model, mesh=mesh)
+    with pytest.raises(TypeError, match=r"DTensor; .* Use DDP"):
+        couple_named(model, [("1.weight", "2.weight")], partner_dim=1)
