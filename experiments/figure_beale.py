@@ -12,8 +12,6 @@ learning rate, and for ten times the steps. Figures and page (from beale.md.in) 
 import argparse
 import itertools
 import json
-import platform
-import subprocess
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -27,8 +25,8 @@ from rich.progress import track
 from torch import Tensor
 from torch.optim import Optimizer
 
-import cogd
 from cogd import toy, toy_report
+from cogd.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 PRINTED: dict[str, Any] = {"rule": "descent", "order": 1, "scale": 0.001}
@@ -147,7 +145,7 @@ def run(config: Config) -> dict[str, Any]:
         boxes += [Trial(name, rate, "cogd", s, n, r, config.steps) for s in settings for n, r in config.other_boxes]
     longer = [t for base in bases for t in trials(config, *base, kinds, *config.longer)]
     more = {"tuned": tuned, "longer": longer, "boxes": boxes}
-    return {**provenance(config), "printed": printed, **{part: measure(work, part) for part, work in more.items()}}
+    return {**setting(config), "printed": printed, **{part: measure(work, part) for part, work in more.items()}}
 
 
 def best(rows: list[Row], optimizer: str, kind: str) -> Row:
@@ -156,16 +154,12 @@ def best(rows: list[Row], optimizer: str, kind: str) -> Row:
     return max(mine, key=lambda row: row["improved"] - row["worsened"])
 
 
-def provenance(config: Config) -> dict[str, Any]:
+def setting(config: Config) -> dict[str, Any]:
     """Return what the numbers depend on."""
-    git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-    versions = {"torch": torch.__version__, "numpy": np.__version__, "cogd": cogd.__version__}
     values = toy.objective(*toy.minima().unbind(-1))
     return {
         "config": asdict(config),
-        "versions": {"python": platform.python_version(), **versions},
-        "device": "cpu, float64",
-        "commit": git.stdout.strip() or "unknown",
+        **provenance(),
         "minima": torch.column_stack([toy.minima(), values]).tolist(),
         "start": json.loads(json.dumps(toy_report.endings(from_start(ALL_PRINTED)), default=asdict)),
     }

@@ -75,6 +75,7 @@ def test_distributed_state_dicts_restore_a_new_optimizer(base, rule, flat, froze
 # Data parallelism
 
 WORLD = 2
+PATIENCE = timedelta(seconds=100)
 FULL = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 CASES = {
     "descent": ("momentum", "descent", False),
@@ -102,11 +103,11 @@ def restored(parallel: nn.Module, optimizer: CoGD, base: str, rule: Any) -> tupl
     return new, new_optimizer
 
 
-def train_in_parallel(rank: int, folder: Path) -> None:
+def train_in_parallel(rank: int, port: int, folder: Path) -> None:
     """Train every case on this rank's part of the batches and save what came of it."""
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), WORLD)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=60))
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=PATIENCE)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=PATIENCE)
     results = {}
     for case, (base, rule, interrupted) in CASES.items():
         model, optimizer = new_run(base, rule)
@@ -118,6 +119,7 @@ def train_in_parallel(rank: int, folder: Path) -> None:
         train(parallel, optimizer, mine[4:])
         results[case] = everything(cast(nn.Module, parallel.module), optimizer)
     torch.save(results, folder / f"{rank}.pt")
+    dist.barrier()
     dist.destroy_process_group()
 
 
@@ -125,7 +127,13 @@ def train_in_parallel(rank: int, folder: Path) -> None:
 def ranks(tmp_path_factory):
     """Return what every rank's process saved."""
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.spawn(train_in_parallel, (folder,), nprocs=WORLD)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=PATIENCE)
+    context = multiprocessing.spawn(train_in_parallel, (store.port, folder), nprocs=WORLD, join=False, daemon=True)
+    try:  # a join returns as soon as one more process has ended
+        assert any([context.join(PATIENCE.total_seconds()) for _ in range(WORLD)]), "the ranks hang"
+    finally:
+        for process in context.processes:
+            process.kill()
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
 
 
@@ -143,10 +151,9 @@ def test_data_parallel_ranks_agree_bit_for_bit_and_with_a_single_process(case, r
 
 
 @pytest.fixture
-def mesh(tmp_path):
+def mesh():
     """Return the device mesh of a process group of one process."""
-    store = dist.FileStore(str(tmp_path / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=PATIENCE)
     yield init_device_mesh("cpu", (1,))
     dist.destroy_process_group()
 

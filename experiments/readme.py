@@ -1,0 +1,84 @@
+"""Put the committed results into README.md, between its begin and end marks.
+
+python experiments/readme.py           # after a results file has changed
+python experiments/readme.py --check   # fail if README.md differs from the results files; the tests run this
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+BASES = {"sgd": "SGD", "momentum": "Momentum", "adam": "Adam"}
+Row = dict[str, Any]
+
+
+def beale(results: dict[str, Any]) -> str:
+    """Return the table of what CoGD and a learning rate do on the paper's first problem."""
+    rows = results["printed"]
+    columns = {
+        "CoGD as printed": lambda mine: next(r for r in mine if r["settings"] == results["printed"][0]["settings"]),
+        "CoGD, best of 25": lambda mine: best(mine, "cogd"),
+        "learning rate, best of 25": lambda mine: best(mine, "rate"),
+    }
+    lines = [["ends lower / higher", *columns]]
+    for base, label in BASES.items():
+        mine = [row for row in rows if row["optimizer"] == base]
+        chosen = [choose(mine) for choose in columns.values()]
+        lines.append([label, *(f"{row['improved']:.1%} / {row['worsened']:.1%}" for row in chosen)])
+    return f"Shares of {rows[0]['starts']} starts on Beale's function, {rows[0]['steps']} steps:\n\n{markdown(lines)}"
+
+
+def overhead(results: dict[str, Any]) -> str:
+    """Return the table of what the wrapper costs."""
+    lines = [["network", "batch", "projects every", "rule", "of a training step", "held per coupled byte"]]
+    for row in results["results"]:
+        period = f"{row['period']} steps" if row["period"] > 1 else "step"
+        share, held = f"{row['overhead_percent']:+.2f}%", f"{row['held_bytes_per_coupled_byte']:.2f}"
+        lines.append([row["case"].split("-")[0], str(row["batch"]), period, row["rule"], share, held])
+    repeats = results["config"]["repeats"]
+    return f"{markdown(lines)}\n\nMedians of {repeats} steps each, alternating in one run on {results['device']}."
+
+
+def best(rows: list[Row], kind: str) -> Row:
+    return max((r for r in rows if r["kind"] == kind), key=lambda row: row["improved"] - row["worsened"])
+
+
+def markdown(lines: list[list[str]]) -> str:
+    head, *body = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([head, "|" + " --- |" * len(lines[0]), *body])
+
+
+BLOCKS = {
+    "beale": (beale, ROOT / "experiments/results/beale.json"),
+    "overhead": (overhead, ROOT / "benchmarks/results/optimizer_overhead_cpu.json"),
+}
+
+
+def filled(text: str) -> str:
+    """Return the README's text with every block made anew."""
+    for name, (make, file) in BLOCKS.items():
+        block = make(json.loads(file.read_text()))
+        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+        if begin not in text or end not in text:
+            raise ValueError(f"README.md has no marks for {name!r}: {begin.strip()} and {end}.")
+        before, after = text.partition(begin)[0], text.partition(end)[2]
+        text = f"{before}{begin}{block}\n{end}{after}"
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where README.md is stale")
+    options = parser.parse_args()
+    text = README.read_text()
+    if options.check and filled(text) != text:
+        sys.exit("README.md differs from the results files; run python experiments/readme.py")
+    README.write_text(filled(text))
+
+
+if __name__ == "__main__":
+    main()
