@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from cogd import __version__
+from cogd.commands import training
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
 
@@ -22,6 +23,9 @@ def cogd(
     ] = False,
 ) -> None:
     """Cogradient descent for coupled variables in PyTorch."""
+
+
+training.register(app)
 
 
 def main() -> None:
