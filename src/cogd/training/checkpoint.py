@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import pickle
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -50,18 +51,25 @@ class Checkpoints:
             self._writer.shutdown()
 
     def load_latest(self) -> tuple[dict[str, Any] | None, list[str]]:
-        """Return the newest sound checkpoint, or None if there never was one; and what is wrong with newer ones."""
-        refused: list[str] = []
+        """Return the newest sound checkpoint, or None if there never was one; and what is wrong with newer ones.
+
+        Those are set aside under names that end in ".refused".
+        """
+        refused: dict[Path, str] = {}
         for manifest in self._manifests():
             try:
-                return self._read(manifest), refused
+                snapshot = self._read(manifest)
             except (OSError, ValueError, KeyError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-                refused.append(f"{manifest.with_suffix('.pt')} cannot be used: {error}")
+                refused[manifest] = f"{manifest.with_suffix('.pt')} cannot be used: {error}"
+            else:
+                self._set_aside(refused)
+                return snapshot, list(refused.values())
         if refused:
             raise ValueError(
-                f"no checkpoint can be used: {'; '.join(refused)}. Delete {self.folder} to begin the run again."
+                f"no checkpoint can be used: {'; '.join(refused.values())}. "
+                f"Delete {self.folder} to begin the run again."
             )
-        return None, refused
+        return None, []
 
     def latest(self) -> Path | None:
         """Return the file of the newest checkpoint."""
@@ -88,6 +96,11 @@ class Checkpoints:
         for path in self.folder.glob("step-*.pt"):
             if path.stem not in counted:
                 path.unlink()
+
+    def _set_aside(self, manifests: Iterable[Path]) -> None:
+        for path in (path for manifest in manifests for path in (manifest, manifest.with_suffix(".pt"))):
+            if path.exists():
+                path.replace(path.with_name(f"{path.name}.refused"))
 
     def _read(self, manifest: Path) -> dict[str, Any]:
         expected = json.loads(manifest.read_text())
