@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cogd.training.data import cifar10, load_data
+from cogd.training.data.digits import load_digits
 from cogd.training.recipe import Recipe
 
 RECIPE = Recipe(epochs=1, batch_size=10, lr=0.1)
@@ -17,9 +18,9 @@ CPU = torch.device("cpu")
 
 
 def test_the_digits_are_scikit_learns():
-    from sklearn.datasets import load_digits
+    from sklearn import datasets
 
-    data, theirs = load_data("digits"), load_digits()
+    data, theirs = load_digits(), datasets.load_digits()
     assert data.train.pixels.shape == (1437, 1, 8, 8)
     assert data.test.pixels.shape == (360, 1, 8, 8)
     pixels = torch.cat([data.test.pixels, data.train.pixels]).numpy().reshape(-1, 64)
@@ -29,7 +30,7 @@ def test_the_digits_are_scikit_learns():
 
 
 def test_an_epoch_shows_every_image_at_most_once_and_repeats_with_the_seed():
-    data = load_data("digits")
+    data = load_digits()
     train, test = data.batches(RECIPE, CPU)
 
     def epoch(seed):
@@ -48,7 +49,7 @@ def test_an_epoch_shows_every_image_at_most_once_and_repeats_with_the_seed():
 
 
 def test_labels_stay_with_their_images():
-    data = load_data("digits")
+    data = load_digits()
     train, _ = data.batches(RECIPE, CPU)
     label_of = {
         row.numpy().tobytes(): int(label) for row, label in zip(data.train.pixels, data.train.labels, strict=True)
@@ -60,7 +61,7 @@ def test_labels_stay_with_their_images():
 
 def test_a_batch_larger_than_the_data_is_refused():
     with pytest.raises(ValueError, match=r"at most the number of training images, 1437; got 2000"):
-        load_data("digits").batches(Recipe(epochs=1, batch_size=2000, lr=0.1), CPU)
+        load_digits().batches(Recipe(epochs=1, batch_size=2000, lr=0.1), CPU)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +69,8 @@ def test_a_batch_larger_than_the_data_is_refused():
     [
         ("digit", ValueError, "Did you mean 'digits'"),
         ("digits:there", ValueError, "takes no folder"),
-        ("cifar10", FileNotFoundError, "must name a folder, as in cifar10:DIR"),
-        ("cifar10:/nowhere", FileNotFoundError, "'/nowhere' is none"),
+        ("cifar10", FileNotFoundError, "must name what exists, as in cifar10:DIR"),
+        ("cifar10:/nowhere", FileNotFoundError, "'/nowhere' does not"),
     ],
 )
 def test_sources_that_name_nothing(source, error, message):
@@ -111,7 +112,7 @@ def write_python(folder: Path, records):
 @pytest.mark.parametrize("write", [write_binary, write_python])
 def test_cifar10_in_both_layouts(tmp_path, records, write):
     write(tmp_path, records)
-    data = load_data(f"cifar10:{tmp_path}")
+    data = cifar10.load_cifar10(tmp_path)
     rows = np.concatenate(list(records.values()))
     assert torch.equal(torch.cat([data.train.labels, data.test.labels]), torch.from_numpy(rows[:, 0].astype(np.int64)))
     pixels = torch.cat([data.train.pixels, data.test.pixels])
@@ -127,17 +128,17 @@ def test_a_changed_file_is_refused_by_its_checksum(tmp_path, records, write):
     records["data_batch_3"][5, 100] ^= 1
     write(tmp_path, records)
     with pytest.raises(ValueError, match=r"data_batch_3.* is not CIFAR-10's data_batch_3 .*sha256"):
-        load_data(f"cifar10:{tmp_path}")
+        cifar10.load_cifar10(tmp_path)
 
 
 def test_missing_and_foreign_files_are_named(tmp_path, records):
     write_binary(tmp_path, records)
     (tmp_path / "test_batch.bin").unlink()
     with pytest.raises(FileNotFoundError, match=r"neither test_batch\.bin nor test_batch in"):
-        load_data(f"cifar10:{tmp_path}")
+        cifar10.load_cifar10(tmp_path)
     (tmp_path / "test_batch").write_bytes(b"\x80\x02not a pickle")
     with pytest.raises(ValueError, match="test_batch is not a batch of CIFAR-10's python layout"):
-        load_data(f"cifar10:{tmp_path}")
+        cifar10.load_cifar10(tmp_path)
 
 
 def test_a_pickle_is_read_without_running_it(tmp_path, records):
@@ -148,14 +149,14 @@ def test_a_pickle_is_read_without_running_it(tmp_path, records):
     write_python(tmp_path, records)
     (tmp_path / "test_batch").write_bytes(pickle.dumps({b"labels": Payload(), b"data": b""}, protocol=2))
     with pytest.raises(ValueError, match="holds no 20 labelled images"):
-        load_data(f"cifar10:{tmp_path}")
+        cifar10.load_cifar10(tmp_path)
     assert not (tmp_path / "touched").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.skipif("COGD_CIFAR10" not in os.environ, reason="COGD_CIFAR10 names no folder with CIFAR-10")
 def test_the_real_cifar10():
-    data = load_data(f"cifar10:{os.environ['COGD_CIFAR10']}")
+    data = cifar10.load_cifar10(Path(os.environ["COGD_CIFAR10"]))
     assert data.train.labels.bincount().tolist() == [5000] * 10
     assert data.test.labels.bincount().tolist() == [1000] * 10
     pixels = data.train.pixels.float() / 255

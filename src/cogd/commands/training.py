@@ -9,15 +9,19 @@ from cogd.commands.errors import told_plainly
 
 RECIPE_FIELDS = (
     "epochs, batch-size, eval-batch-size, lr, momentum, nesterov, weight-decay, label-smoothing, schedule, "
-    "step-epochs, step-factor, warmup-epochs, image-size, crop, flip, cutout, rule, order, scale, active, precision, "
-    "compile"
+    "step-epochs, step-factor, warmup-epochs, image-size, crop, flip, cutout, bad-images, rule, order, scale, "
+    "active, precision, compile"
 )
-DEFAULTS = {"digits": ("digits", "digits"), "cifar10": ("resnet18", "cifar10")}  # data: its model and its recipe
+DEFAULTS = {
+    "digits": ("digits", "digits"),
+    "cifar10": ("resnet18", "cifar10"),
+    "folder": ("resnet18_imagenet", "imagenet"),
+}  # data: its model and its recipe
 
 
 def train(
     context: typer.Context,
-    data: Annotated[str, typer.Option(help='"digits" or "cifar10:DIR".')] = "digits",
+    data: Annotated[str, typer.Option(help='"digits", "cifar10:DIR" or "folder:DIR_OR_ZIP".')] = "digits",
     model: Annotated[str | None, typer.Option(help="A network's name; the data's usual one by default.")] = None,
     recipe: Annotated[str | None, typer.Option(help="digits, cifar10, imagenet or a .toml file.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The run's folder.")] = None,
@@ -33,10 +37,10 @@ def train(
         from cogd.training.data import load_data
 
         kind = data.partition(":")[0]
-        usual_model, usual_recipe = DEFAULTS.get(kind, ("resnet18", "cifar10"))
-        model, recipe = model or usual_model, recipe or usual_recipe
-        settings = read_recipe(recipe, **overrides(context.args))
         loaded = load_data(data)
+        usual_model, usual_recipe = DEFAULTS[kind]
+        model = model or usual_model
+        settings = read_recipe(recipe or usual_recipe, **overrides(context.args))
         torch.manual_seed(seed)
         network = build(model, len(loaded.classes))
         folder = output or Path("runs") / kind

@@ -18,7 +18,7 @@ class Draws:
     flipped: Tensor  # (N,)
     hole: Tensor  # (N, 2) row and column of the cutout's centre
 
-    def __getitem__(self, rows: slice) -> "Draws":
+    def __getitem__(self, rows: slice | Tensor) -> "Draws":
         return Draws(self.corner[rows], self.flipped[rows], self.hole[rows])
 
     def to(self, device: torch.device) -> "Draws":

@@ -11,7 +11,7 @@ from torch.optim import SGD, Optimizer
 
 from cogd.coupling import Coupling, couple_conv_norm
 from cogd.optimizer import CoGD
-from cogd.training.data import MemoryData, load_data
+from cogd.training.data import Data, load_data
 from cogd.training.loop import AfterEpoch, AfterStep, Plan, TrainData
 from cogd.training.metrics import Batches, Evaluate, Loss, Objective, classification_metrics, minimize
 from cogd.training.placement import Placement, choose_placement
@@ -23,7 +23,7 @@ from cogd.training.state import Stateful, seed_epoch
 
 def fit(
     model: nn.Module,
-    data: str | MemoryData | tuple[TrainData, Batches],
+    data: str | Data | tuple[TrainData, Batches],
     recipe: str | Path | Recipe,
     *,
     seed: int = 0,
@@ -44,9 +44,9 @@ def fit(
 
     Args:
         model: any module; it is moved to the device and left in evaluation mode.
-        data: "digits", "cifar10:DIR", what `load_data` makes of these, or a pair (train, test) of iterables of (inputs,
-            targets) batches. Both must begin anew at each iteration, train must have a length, and what it draws must
-            come from torch's generators.
+        data: "digits", "cifar10:DIR", "folder:DIR_OR_ZIP", what `load_data` makes of these, or a pair (train, test) of
+            iterables of (inputs, targets) batches. Both must begin anew at each iteration, train must have a length,
+            and what it draws must come from torch's generators.
         recipe: a shipped recipe's name, a TOML file or a `Recipe`.
         seed: of the order of the data, its augmentation and whatever the model draws, but not of its initial weights.
         device: "auto", "cpu" or "cuda".
@@ -105,10 +105,11 @@ class _Data(NamedTuple):
     fingerprint: str
 
 
-def _batches(data: str | MemoryData | tuple[TrainData, Batches], recipe: Recipe, placement: Placement) -> _Data:
+def _batches(data: str | Data | tuple[TrainData, Batches], recipe: Recipe, placement: Placement) -> _Data:
     loaded = load_data(data) if isinstance(data, str) else data
-    if isinstance(loaded, MemoryData):
-        return _Data(*loaded.batches(recipe, placement.device), loaded.source, loaded.fingerprint)
+    if isinstance(loaded, Data):
+        batches: tuple[TrainData, Batches] = loaded.batches(recipe, placement.device)
+        return _Data(*batches, loaded.source, loaded.fingerprint)
     train, test = loaded
     if not isinstance(train, Sized):
         raise TypeError(

@@ -40,6 +40,7 @@ class Recipe(BaseModel):
     crop: int = Field(default=0, ge=0)  # pixels of black around the image, from which a piece of its own size is cut
     flip: bool = False  # left to right, every second image
     cutout: int = Field(default=0, ge=0)  # the side of a square set to the mean colour
+    bad_images: float = Field(default=0.001, ge=0, le=1)  # of folders: the share that may fail to decode
 
     rule: Literal["none", "descent", "paper", "rollback"] = "none"
     order: int = Field(default=1, ge=1)

@@ -41,6 +41,8 @@ class MemoryData:
 
     def batches(self, recipe: Recipe, device: torch.device) -> tuple["TrainBatches", "TestBatches"]:
         """Return the recipe's training and test batches."""
+        if recipe.image_size is not None:
+            raise ValueError(f"image_size is for images in folders, not for {self.source}; got {recipe.image_size}.")
         mean = torch.tensor(self.mean, device=device).view(-1, 1, 1)
         std = torch.tensor(self.std, device=device).view(-1, 1, 1)
         augmentation = Augmentation(recipe.crop, recipe.flip, recipe.cutout)
