@@ -1,5 +1,6 @@
-"""`cogd train` and `cogd evaluate`."""
+"""`cogd train`, `cogd evaluate` and `cogd compare`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,12 @@ RECIPE_FIELDS = (
     "step-epochs, step-factor, warmup-epochs, image-size, crop, flip, cutout, bad-images, rule, order, scale, "
     "active, precision, compile"
 )
-DEFAULTS = {
+DEFAULTS = {  # of each kind of data: its model and its recipe
     "digits": ("digits", "digits"),
     "cifar10": ("resnet18", "cifar10"),
     "folder": ("resnet18_imagenet", "imagenet"),
-}  # data: its model and its recipe
+}
+STOPPED = 130  # the exit code of a run that a signal stopped and that can go on
 
 
 def train(
@@ -26,29 +28,45 @@ def train(
     recipe: Annotated[str | None, typer.Option(help="digits, cifar10, imagenet or a .toml file.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The run's folder.")] = None,
     seed: Annotated[int, typer.Option(help="Of the weights, the order and the augmentation.")] = 0,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Train with so many seeds, a folder for each.")] = None,
+    baseline: Annotated[Path | None, typer.Option(help="A folder of runs to compare the seeds with.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Train a network; the same command again resumes a run that was stopped or killed."""
     with told_plainly():
-        import torch
-
         from cogd.models import build
         from cogd.training import fit, read_recipe
         from cogd.training.data import load_data
+        from cogd.training.seeds import fit_seeds, seeded
 
-        kind = data.partition(":")[0]
+        if baseline is not None and seeds is None:
+            raise ValueError("--baseline compares several seeds; give --seeds too.")
         loaded = load_data(data)
-        usual_model, usual_recipe = DEFAULTS[kind]
-        model = model or usual_model
-        settings = read_recipe(recipe or usual_recipe, **overrides(context.args))
-        torch.manual_seed(seed)
-        network = build(model, len(loaded.classes))
+        kind = data.partition(":")[0]
+        name = model or DEFAULTS[kind][0]
+        settings = read_recipe(recipe or DEFAULTS[kind][1], **overrides(context.args))
         folder = output or Path("runs") / kind
-        result = fit(network, loaded, settings, seed=seed, device=device, folder=folder, name=model)
-        for name, value in result.metrics.items():
-            typer.echo(f"{name} {value:.4f}")
-        if result.status == "stopped":
-            raise typer.Exit(130)
+        network = partial(build, name, len(loaded.classes))
+        if seeds is None:
+            results = [fit(seeded(network, seed), loaded, settings, seed=seed, folder=folder, device=device, name=name)]
+        else:
+            chosen = range(seed, seed + seeds)
+            results = fit_seeds(network, loaded, settings, chosen, folder, device=device, name=name)
+        if results[-1].status == "stopped":
+            raise typer.Exit(STOPPED)
+        if seeds is None:
+            _print_metrics(results[-1].metrics)
+        else:
+            _print_table([folder] if baseline is None else [baseline, folder], "accuracy")
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs; the first is the baseline.")],
+    metric: Annotated[str, typer.Option(help="Which of the runs' metrics.")] = "accuracy",
+) -> None:
+    """Compare runs over several seeds: mean, deviation, and a paired test against the first."""
+    with told_plainly():
+        _print_table(runs, metric)
 
 
 def evaluate(
@@ -60,8 +78,7 @@ def evaluate(
     with told_plainly():
         from cogd.training.evaluation import evaluate_run
 
-        for name, value in evaluate_run(run, data=data, device=device).items():
-            typer.echo(f"{name} {value:.4f}")
+        _print_metrics(evaluate_run(run, data=data, device=device))
 
 
 def overrides(arguments: list[str]) -> dict[str, str]:
@@ -85,9 +102,33 @@ def overrides(arguments: list[str]) -> dict[str, str]:
     return fields
 
 
+def _print_metrics(metrics: dict[str, float]) -> None:
+    for name, value in metrics.items():
+        typer.echo(f"{name} {value:.4f}")
+
+
+def _print_table(folders: list[Path], metric: str) -> None:
+    """Print a line for each folder; differences are to the first, over the seeds that both have."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from cogd.training.summary import summarize
+
+    table = Table("runs", "n", f"mean {metric}", "deviation", "difference (95%)", "p, paired t-test")
+    for row in summarize(folders, metric):
+        difference = row.difference
+        compared = (
+            f"{difference.mean:+.4f} +- {difference.half_width:.4f} (n = {difference.pairs})" if difference else ""
+        )
+        p = f"{difference.p:.3f}" if difference else ""
+        table.add_row(row.name, str(len(row.values)), f"{row.mean:.4f}", f"{row.deviation:.4f}", compared, p)
+    Console().print(table)
+
+
 def register(app: typer.Typer) -> None:
     """Add this file's commands to the command line."""
     any_field = {"allow_extra_args": True, "ignore_unknown_options": True}
     note = f"Every field of the recipe is an option too, as in --lr 0.05 --no-flip: {RECIPE_FIELDS}."
     app.command(context_settings=any_field, epilog=note)(train)
     app.command()(evaluate)
+    app.command()(compare)

@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,11 +12,11 @@ from cogd.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class Placement:
-    """A device, a precision, and whether steps are compiled into CUDA graphs."""
+    """A device, a precision, and the mode in which steps are compiled into CUDA graphs, or "off"."""
 
     device: torch.device
-    precision: Literal["float32", "bfloat16"]
-    compiled: bool
+    precision: str
+    compilation: str
 
     @property
     def on_gpu(self) -> bool:
@@ -40,11 +40,11 @@ class Placement:
 
     def compile(self, model: nn.Module) -> Any:
         """Return what training steps call in place of the model."""
-        return torch.compile(model, mode="reduce-overhead") if self.compiled else model
+        return model if self.compilation == "off" else torch.compile(model, mode=self.compilation)
 
     def begin_step(self) -> None:
         """Let the CUDA graphs use the memory of the step before again."""
-        if self.compiled:
+        if self.compilation != "off":
             torch.compiler.cudagraph_mark_step_begin()
 
 
@@ -57,8 +57,12 @@ def choose_placement(device: str | torch.device, recipe: Recipe) -> Placement:
         raise ValueError(f'device must be "auto", "cpu" or "cuda"; got {str(device)!r}.')
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {str(device)!r} asks for a GPU, but torch {torch.__version__} finds none; use 'cpu'.")
-    if recipe.compile == "on" and chosen.type == "cpu":
-        raise ValueError("compile='on' makes CUDA graphs and needs a GPU; on a CPU leave it at 'auto'.")
+    if recipe.compile not in ("auto", "off") and chosen.type == "cpu":
+        raise ValueError(f"compile={recipe.compile!r} makes CUDA graphs and needs a GPU; on a CPU leave it at 'auto'.")
     on_gpu = chosen.type == "cuda"
-    precision = recipe.precision if recipe.precision != "auto" else "bfloat16" if on_gpu else "float32"
-    return Placement(chosen, precision, on_gpu and recipe.compile != "off")
+    usual_precision, usual_compilation = ("bfloat16", "reduce-overhead") if on_gpu else ("float32", "off")
+    return Placement(
+        chosen,
+        usual_precision if recipe.precision == "auto" else recipe.precision,
+        usual_compilation if recipe.compile == "auto" else recipe.compile,
+    )

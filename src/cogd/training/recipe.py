@@ -48,7 +48,7 @@ class Recipe(BaseModel):
     active: float = Field(default=0.95, ge=0, le=1)  # the paper's a: both thresholds are the (1 - a)-quantile
 
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU
-    compile: Literal["auto", "on", "off"] = "auto"  # auto: CUDA graphs through torch.compile on a GPU
+    compile: Literal["auto", "off", "reduce-overhead", "max-autotune"] = "auto"  # torch's modes that make CUDA graphs
 
     @model_validator(mode="before")
     @classmethod

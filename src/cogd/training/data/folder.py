@@ -192,8 +192,8 @@ class DecodedImages(Dataset[tuple[Tensor | None, int, str, str]]):
 def random_box(width: int, height: int, area: float, ratio: float, left: float, upper: float) -> Box:
     """Return a piece of the image from four numbers in [0, 1): its area, its aspect ratio and its place.
 
-    >>> random_box(100, 50, 0.999999, 0.5, 0.0, 0.0)
-    (0.0, 0.0, 70.71064277078486, 50.0)
+    >>> [round(edge, 1) for edge in random_box(100, 100, area=0.5, ratio=0.5, left=0.0, upper=0.5)]
+    [0.0, 13.3, 73.5, 86.7]
     """
     share = AREA[0] + area * (AREA[1] - AREA[0])
     aspect = math.exp(math.log(RATIO[0]) + ratio * (math.log(RATIO[1]) - math.log(RATIO[0])))
