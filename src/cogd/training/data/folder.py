@@ -11,7 +11,7 @@ import os
 import signal
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,11 +112,11 @@ class FolderBatches:
         self.bad_share = bad_share
         self.bad: dict[str, str] = {}
         self._mean, self._std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (MEAN, STD))
-        self._requests: list[list[tuple[int, Tensor | None]]] = []
+        self._requests = _Requests()
         workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, 16)
         self._loader: DataLoader[Any] = DataLoader(
             images,
-            batch_sampler=_Requests(lambda: self._requests),
+            batch_sampler=self._requests,
             num_workers=workers,
             collate_fn=_together,
             pin_memory=device.type == "cuda",
@@ -132,20 +132,20 @@ class FolderBatches:
         return self._plain() if self.augmentation is None else self._augmented(self.augmentation)
 
     def _plain(self) -> Iterator[tuple[Tensor, Tensor]]:
-        self._requests = [
+        self._requests.present = [
             [(int(i), None) for i in rows] for rows in torch.arange(len(self.images)).split(self.batch_size)
         ]
         for batch in self._loader:
-            self._note(batch.bad)
+            self._note(batch)
             yield normalize(self._move(batch.pixels), self._mean, self._std), self._move(batch.labels)
 
     def _augmented(self, augmentation: Augmentation) -> Iterator[tuple[Tensor, Tensor]]:
         order = torch.randperm(len(self.images))[: len(self) * self.batch_size].split(self.batch_size)
         crops = torch.rand(len(self.images), 4)
         draws = augmentation.draw(len(self.images), self.images.size, self.images.size).to(self.device)
-        self._requests = [[(int(i), crops[i]) for i in rows] for rows in order]
+        self._requests.present = [[(int(i), crops[i]) for i in rows] for rows in order]
         for rows, batch in zip(order, self._loader, strict=True):
-            self._note(batch.bad)
+            self._note(batch)
             filled = torch.zeros(len(rows), dtype=torch.long)
             filled[batch.slots] = torch.arange(len(batch.slots))
             pixels, labels = self._move(batch.pixels[filled]), self._move(batch.labels[filled])
@@ -154,9 +154,9 @@ class FolderBatches:
     def _move(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, non_blocking=True)
 
-    def _note(self, bad: list[tuple[str, str]]) -> None:
-        """Name images that do not decode, and stop past the share of them that is allowed."""
-        for name, reason in bad:
+    def _note(self, batch: Decoded) -> None:
+        """Name images that do not decode; stop past the share of them that is allowed, or without any that does."""
+        for name, reason in batch.bad:
             if name not in self.bad:
                 self.bad[name] = reason
                 logger.warning("image %s does not decode (%s); %d so far", name, reason, len(self.bad))
@@ -165,6 +165,9 @@ class FolderBatches:
                 f"{len(self.bad)} of {len(self.images)} images do not decode, more than the share bad_images = "
                 f"{self.bad_share}: {', '.join(list(self.bad)[:5])}. Repair or remove them, or allow a larger share."
             )
+        if not len(batch.slots):
+            names = ", ".join(name for name, _ in batch.bad[:5])
+            raise ValueError(f"not one image of a batch decodes: {names}. Repair or remove them.")
 
 
 class DecodedImages(Dataset[tuple[Tensor | None, int, str, str]]):
@@ -216,20 +219,19 @@ def middle_box(width: int, height: int) -> Box:
 class _Requests:
     """The batches of requests of the present epoch, as a DataLoader asks for them."""
 
-    def __init__(self, present: Callable[[], list[list[tuple[int, Tensor | None]]]]):
-        self._present = present
+    def __init__(self) -> None:
+        self.present: list[list[tuple[int, Tensor | None]]] = []
 
     def __iter__(self) -> Iterator[list[tuple[int, Tensor | None]]]:
-        return iter(self._present())
+        return iter(self.present)
 
 
 def _together(samples: list[tuple[Tensor | None, int, str, str]]) -> Decoded:
     good = [(slot, pixels, label) for slot, (pixels, label, _, _) in enumerate(samples) if pixels is not None]
     bad = [(name, reason) for pixels, _, name, reason in samples if pixels is None]
-    if not good:
-        raise ValueError(f"not one image of a batch decodes: {'; '.join(f'{n} ({r})' for n, r in bad[:5])}.")
-    slots, pixels, labels = zip(*good, strict=True)
-    return Decoded(torch.stack(pixels), torch.tensor(labels), torch.tensor(slots), bad)
+    pixels = torch.stack([pixels for _, pixels, _ in good]) if good else torch.empty(0)
+    slots, labels = (torch.tensor([sample[i] for sample in good], dtype=torch.long) for i in (0, 2))
+    return Decoded(pixels, labels, slots, bad)
 
 
 def _leave_interrupts_to_the_parent(_: int) -> None:
