@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from cogd.dataflow import neighbours_in
@@ -24,7 +25,7 @@ class Quantile:
     q: float
 
     def __post_init__(self):
-        if not 0 <= self.q <= 1:
+        if not _is_number(self.q) or not 0 <= self.q <= 1:
             raise ValueError(
                 f"Quantile(q) takes a number from 0 to 1; got {self.q!r}. For the lower quarter give 0.25."
             )
@@ -39,11 +40,19 @@ def threshold_value(threshold: Threshold, norms: Tensor) -> Tensor | float:
         case "mean":
             return norms.mean()
         case "median":
-            return norms.quantile(0.5)
+            return _quantile(norms, 0.5)
         case Quantile(q):
-            return norms.quantile(q)
+            return _quantile(norms, q)
         case _:
             return threshold
+
+
+def _quantile(norms: Tensor, q: float) -> Tensor:
+    """Return the q-quantile by linear interpolation: torch.quantile's, in 2 device operations instead of 14."""
+    ordered = norms.sort().values
+    place = q * (len(norms) - 1)
+    low = int(place)
+    return torch.lerp(ordered[low], ordered[min(low + 1, len(norms) - 1)], place - low)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +60,17 @@ class Coupling:
     """A sparse tensor and its partner, whose slices along `sparse_dim` and `partner_dim` belong together pairwise.
 
     The gate opens for a slice whose l1 norm is below `sparse_threshold` while its partner's is at or above
-    `partner_threshold`; then the slice of the `project` side is corrected. A threshold is a number, "mean", "median" or
-    `Quantile(q)` over this coupling's slices.
+    `partner_threshold`; then the slice of the projected side is corrected.
+
+    Args:
+        sparse: the side that is held to be sparse, x: codes, masks, norm scales, the first factor.
+        partner: the side that it multiplies, A: atoms, filters, kernels, the second factor.
+        sparse_dim: the dimension of `sparse` that counts the coupled slices.
+        partner_dim: the dimension of `partner` that does.
+        sparse_threshold: a number, "mean", "median" or `Quantile(q)` of this coupling's sparse norms.
+        partner_threshold: likewise for the partner's norms.
+        project: the side that is corrected, "sparse" or "partner".
+        name: how statistics and errors call this coupling.
 
     >>> down, up = nn.Linear(64, 8, bias=False), nn.Linear(8, 64, bias=False)
     >>> Coupling(sparse=down.weight, partner=up.weight, partner_dim=1).size
@@ -150,7 +168,7 @@ def couple_conv_norm(model: nn.Module, *, active: float = 0.95, example_inputs: 
     >>> [coupling.name for coupling in couple_conv_norm(model)]
     ['1.weight * 0.weight']
     """
-    if not 0 <= active <= 1:
+    if not _is_number(active) or not 0 <= active <= 1:
         raise ValueError(f"active must be the share of channels that count as active, from 0 to 1; got {active!r}.")
     return [
         Coupling(
@@ -249,7 +267,7 @@ def _check_side(side: str, tensor: Any, dim: int) -> None:
         raise TypeError(f"{side} must hold real floating-point numbers; got {tensor.dtype}.")
     if tensor.ndim == 0 or tensor.numel() == 0:
         raise ValueError(f"{side} must have at least one dimension and one element; got shape {tuple(tensor.shape)}.")
-    if not isinstance(dim, int) or not -tensor.ndim <= dim < tensor.ndim:
+    if not isinstance(dim, int) or isinstance(dim, bool) or not -tensor.ndim <= dim < tensor.ndim:
         raise ValueError(
             f"{side}_dim must be an integer from {-tensor.ndim} to {tensor.ndim - 1} "
             f"for shape {tuple(tensor.shape)}; got {dim!r}."
@@ -259,9 +277,12 @@ def _check_side(side: str, tensor: Any, dim: int) -> None:
 def _check_threshold(name: str, threshold: Any) -> None:
     if isinstance(threshold, Quantile) or threshold in ("mean", "median"):
         return
-    is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
-    if not is_number or math.isnan(threshold) or threshold < 0:
+    if not _is_number(threshold) or math.isnan(threshold) or threshold < 0:
         raise ValueError(f'{name} must be a number >= 0, "mean", "median" or Quantile(q); got {threshold!r}.')
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_sharded(tensor: Tensor) -> bool:

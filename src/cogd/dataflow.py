@@ -61,12 +61,13 @@ def _observed_calls(
     """
     calls, alive = [], []
 
-    def record(module, inputs, output):
-        alive.append((inputs, output))  # a freed tensor's id could come back
-        calls.append((module, (id(inputs[0]), inputs[0]._version), (id(output), output._version)))
+    def record(module, args, kwargs, output):
+        source = (*args, *kwargs.values())[0]
+        alive.append((source, output))  # a freed tensor's id could come back
+        calls.append((module, (id(source), source._version), (id(output), output._version)))
 
     modes = {module: module.training for module in model.modules()}
-    hooks = [module.register_forward_hook(record) for module in modes if isinstance(module, watched)]
+    hooks = [module.register_forward_hook(record, with_kwargs=True) for module in modes if isinstance(module, watched)]
     try:
         model.eval()(*example_inputs)
     finally:

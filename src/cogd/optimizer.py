@@ -38,11 +38,18 @@ class CoGD(Optimizer):
     """Coordinate coupled parameters on top of `base`: a drop-in `torch.optim.Optimizer`.
 
     Every `period`-th step, coordinates whose sparse side fell behind its partner are corrected after the base's step by
-    beta_j x_j(t), |beta_j| = scale * lr * |<g, dA_j/dx_j>^order|. Rules: "descent", the sign of the total derivative;
-    "paper", the printed sign; "rollback", back to the value after the previous projection (takes no order or scale);
-    None, the base alone, bit for bit. A coupling rests while one of its tensors has no gradient.
+    beta_j x_j(t), |beta_j| = scale * lr * |<g, dA_j/dx_j>^order|. A coupling rests while one of its tensors has no
+    gradient. Memory beyond the base's: one copy of the coupled tensors, and one of the projected ones during a
+    projecting step.
 
-    Memory beyond the base's: one copy of the coupled tensors, and one of the projected ones during a projecting step.
+    Args:
+        base: the optimizer that takes the steps; it holds every coupled parameter.
+        couplings: what is coupled with what; see `couple_conv_norm`, `couple_factors`, `couple_named`, `Coupling`.
+        rule: "descent", the sign of the total derivative; "paper", the printed sign; "rollback", back to the value
+            after the previous projection, which takes no order or scale; None, the base alone, bit for bit.
+        order: the kernel's exponent, an integer from 1. An even one makes beta's sign constant.
+        scale: how strong the correction is; 1 is the full total derivative.
+        period: steps from one projection to the next; the paper projects once per epoch.
 
     >>> down, up = torch.nn.Linear(64, 8, bias=False), torch.nn.Linear(8, 64, bias=False)
     >>> base = torch.optim.SGD([down.weight, up.weight], lr=0.1, momentum=0.9)
@@ -69,11 +76,13 @@ class CoGD(Optimizer):
         check_couplings(couplings, base, rule)
         self.base = base
         self.couplings, self.rule, self.order, self.scale, self.period = couplings, rule, order, scale, period
-        self._steps = 0
-        self._projections = 0
+        # Written into and never assigned again: torch.compile drops assignments to an Optimizer's attributes.
+        self._counts = {"cogd_steps": 0, "cogd_projections": 0}
         self._held: dict[Tensor, Tensor] = {}
         self._stats: list[tuple[Coupling, Tensor, Tensor]] = []
         super().__setstate__({})  # the hooks of an Optimizer, without the groups that its __init__ would make
+        if base.state:  # as Adagrad's from the start: from then on a state_dict must not change its layout
+            self._hold_room()
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -104,7 +113,7 @@ class CoGD(Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step of the base; every `period`-th is a projecting one. The closure runs as the base runs it."""
-        if self.rule is None or (self._steps + 1) % self.period:
+        if self.rule is None or (self._counts["cogd_steps"] + 1) % self.period:
             loss = self.base.step() if closure is None else self.base.step(closure)
         elif closure is None:
             observed = self._observe()
@@ -122,7 +131,7 @@ class CoGD(Optimizer):
             loss = self.base.step(observed_closure)
             self._project(seen[0])
         self._hold_room()
-        self._steps += 1
+        self._counts["cogd_steps"] += 1
         return loss
 
     def project(self) -> None:
@@ -162,13 +171,15 @@ class CoGD(Optimizer):
             changed = pre_hook(self, state_dict)
             state_dict = state_dict if changed is None else changed
         mine, base = split_memory(state_dict["state"])
-        parameters = list(self._parameters())
-        memory = {parameters[position]: entries for position, entries in mine.items()}
+        positions = (position for group in state_dict["param_groups"] for position in group["params"])
+        owners = dict(zip(positions, self._parameters(), strict=False))  # distributed checkpoints use names
+        memory = {owners[position]: entries for position, entries in mine.items() if position in owners}
         check_memory(memory, self._remembered(), self._key)
         self.base.load_state_dict({**state_dict, "state": base})
-        self._held = {p: entries[self._key].to(p, copy=True) for p, entries in memory.items()}
+        self._held.clear()
+        self._held.update({p: entries[self._key].to(p, copy=True) for p, entries in memory.items()})
         counts = next(iter(memory.values()), {})
-        self._steps, self._projections = counts.get("cogd_steps", 0), counts.get("cogd_projections", 0)
+        self._counts.update({name: counts.get(name, 0) for name in self._counts})
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 
@@ -176,11 +187,10 @@ class CoGD(Optimizer):
         """Return what the rule remembers of a parameter, under names that start with "cogd_"."""
         if parameter not in self._held:
             return {}
-        counts = {"cogd_steps": self._steps, "cogd_projections": self._projections}
-        return {self._key: self._held[parameter], **counts}
+        return {self._key: self._held[parameter], **self._counts}
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("base", "couplings", "rule", "order", "scale", "period", "_steps", "_projections", "_held", "_stats")
+        kept = ("base", "couplings", "rule", "order", "scale", "period", "_counts", "_held", "_stats")
         return {name: self.__dict__[name] for name in kept}
 
     def __repr__(self) -> str:
@@ -207,21 +217,22 @@ class CoGD(Optimizer):
     def _hold_room(self) -> None:
         """Give every remembered tensor its entry from the first step on, so that all checkpoints look alike."""
         if not self._held:
-            self._held = {p: p.detach().clone() for p in self._remembered()}
+            self._held.update({p: p.detach().clone() for p in self._remembered()})
 
     @torch.no_grad()
     def _hold(self) -> None:
         """Remember the present values; one that is not finite leaves the earlier in place."""
         self._hold_room()
         for p, held in self._held.items():
-            torch.where(p.isfinite(), p, held, out=held)
+            torch.where(projection.finite(p), p, held, out=held)
 
-    @torch.no_grad()
     def _observe(self) -> list[Observation]:
         """Judge the gates and form the corrections at (x(t), A(t)) and their gradients."""
         active = [c for c in self.couplings if c.sparse.grad is not None and c.partner.grad is not None]
         refuse_sparse_gradients(active)
-        observations = [self._observation(coupling) for coupling in active] if self._projections else []
+        seen = active if self._counts["cogd_projections"] else []
+        with torch.no_grad():  # not as a decorator: torch.compile takes whole only those functions that name torch
+            observations = [self._observation(coupling) for coupling in seen]
         if self.rule != "rollback":
             self._hold()
         return observations
@@ -253,10 +264,18 @@ class CoGD(Optimizer):
         downwards = self.rule == "descent" and not group.get("maximize", False)
         return (-self.scale if downwards else self.scale) * group["lr"]
 
-    @torch.no_grad()
     def _project(self, observations: list[Observation]) -> None:
         """Project what the base's step made of the observed couplings."""
         self._stats.clear()
+        if observations:
+            self._correct(observations)
+        if self.rule == "rollback":
+            self._hold()
+        if self.rule is not None:
+            self._counts["cogd_projections"] += 1
+
+    @torch.no_grad()
+    def _correct(self, observations: list[Observation]) -> None:
         for coupling, opened, correction in observations:
             new = coupling.projected_blocks(coupling.projected)
             if correction is None:
@@ -266,7 +285,3 @@ class CoGD(Optimizer):
                 projected = projection.project(new, correction, opened)
             self._stats.append((coupling, opened, torch.linalg.vector_norm(projected - new)))
             coupling.projected.copy_(coupling.from_projected_blocks(projected))
-        if self.rule == "rollback":
-            self._hold()
-        if self.rule is not None:
-            self._projections += 1

@@ -38,37 +38,45 @@ def slope_product(partner_gradient: Tensor, partner_change: Tensor, sparse_chang
 def kernel(slope: Tensor, sparse: Tensor, order: int) -> Tensor:
     """Return c_j = <g, r_j>^order, with g = (dL/dA_j) / x_j softened at x_j = 0.  [Eqs. bczhangkernel, gcapcnn]"""
     x = _wide(sparse)
-    return (slope * x / (x.square() + _smallness(sparse) ** 2)) ** order
+    u = slope * x / (x.square() + _smallness(sparse) ** 2)
+    return u if order == 1 else u**order
 
 
 def sparse_correction(slope: Tensor, sparse: Tensor, rate, order: int) -> Tensor:
     """Return beta_j x_j(t) for the signed `rate` = +-scale * eta; |beta_j| <= 1 for orders above 1.  [Eq. coupled5]"""
-    if order == 1:
-        return rate * slope
-    beta = (rate * kernel(slope, sparse, order)).clamp(-1.0, 1.0)
-    return beta * _wide(sparse)
+    return rate * slope if order == 1 else _bounded_beta(slope, sparse, rate, order) * _wide(sparse)
 
 
 def partner_correction(slope: Tensor, sparse: Tensor, partner: Tensor, rate, order: int) -> Tensor:
     """Return beta_ij A_ij(t), |beta_ij| <= 1, for the signed `rate` = +-scale * eta.  [Eqs. bt_cnnlearning, gcapcnn]"""
+    return _bounded_beta(slope, sparse, rate, order).unsqueeze(-1) * _wide(partner)
+
+
+def _bounded_beta(slope: Tensor, sparse: Tensor, rate, order: int) -> Tensor:
+    """Return rate * c_j within |beta| <= 1; NaN, which `project` refuses, where the slope itself is not finite."""
     beta = (rate * kernel(slope, sparse, order)).clamp(-1.0, 1.0)
-    return beta.unsqueeze(-1) * _wide(partner)
+    return torch.where(finite(slope), beta, torch.nan)
 
 
 def project(new: Tensor, correction: Tensor, opened: Tensor) -> Tensor:
     """Return new + correction where the gate is open and the sum is finite, else `new`.  [Eq. bt_x]"""
     projected = (_wide(new) + correction).to(new.dtype)
-    return torch.where(_rows(opened, new) & projected.isfinite(), projected, new)
+    return torch.where(_rows(opened, new) & finite(projected), projected, new)
 
 
 def rollback(new: Tensor, earlier: Tensor, opened: Tensor) -> Tensor:
     """Return `earlier` where the gate is open and `earlier` is finite, else `new`.  [Section "CNN Training"]"""
-    return torch.where(_rows(opened, new) & earlier.isfinite(), earlier, new)
+    return torch.where(_rows(opened, new) & finite(earlier), earlier, new)
+
+
+def finite(tensor: Tensor) -> Tensor:
+    """Return where the tensor is neither infinite nor NaN: isfinite, in 2 device operations instead of 4."""
+    return tensor.abs() < torch.inf
 
 
 def _wide(tensor: Tensor) -> Tensor:
     """Return the tensor in float32 or wider."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+    return tensor if tensor.dtype.itemsize >= 4 else tensor.float()
 
 
 def _smallness(tensor: Tensor) -> float:

@@ -1,0 +1,47 @@
+"""Where a number comes from: what every results file says beside its figures."""
+
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+def provenance(device: str = "cpu") -> dict[str, Any]:
+    """Return the versions, the device and the commit of a measurement made now.
+
+    >>> sorted(provenance())
+    ['commit', 'device', 'threads', 'versions']
+    """
+    import torch
+
+    packages = {name: version(name) for name in ("cogd", "numpy", "torch")}
+    return {
+        "versions": {"python": platform.python_version(), **packages},
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor(),
+        "threads": torch.get_num_threads(),
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {len(names) or 'unknown'} cores"
+
+
+def _commit() -> str | None:
+    """Return the commit of this package's own checkout, with "+changes" if its code differs; None outside of one."""
+    package = Path(__file__).parent
+    try:
+        if Path(_git(package, "rev-parse", "--show-toplevel")) != package.parents[1]:
+            return None
+        commit = _git(package, "rev-parse", "HEAD")
+        return f"{commit}+changes" if _git(package, "status", "--porcelain", "--", ".") else commit
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
