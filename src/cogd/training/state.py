@@ -34,13 +34,16 @@ class TrainingState:
 
     def snapshot(self) -> dict[str, Any]:
         """Return a copy of everything, in the CPU's memory."""
-        return {
+        snapshot = {
             "parts": {name: _copy(part.state_dict()) for name, part in self.parts.items()},
             "losses": _copy(self.losses),
             "position": {"epoch": self.epoch, "batch": self.batch},
             "history": [dict(record) for record in self.history],
             "random": random_state(self.losses.device),
         }
+        if self.losses.is_cuda:
+            torch.cuda.synchronize(self.losses.device)  # all copies at once, not one after the other
+        return snapshot
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Become what the snapshot was taken of, but for the random state, which is due after the batches to skip."""
@@ -74,10 +77,11 @@ def seed_epoch(seed: int, epoch: int) -> None:
 
 
 def _copy(value: Any) -> Any:
-    """Return a deep copy whose tensors are on the CPU."""
+    """Return a deep copy whose tensors are on the CPU; those of a GPU arrive when it is synchronized."""
     match value:
         case Tensor():
-            return value.detach().to("cpu", copy=True)
+            host = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda, requires_grad=False)
+            return host.copy_(value.detach(), non_blocking=True)
         case Mapping():
             return {key: _copy(entry) for key, entry in value.items()}
         case list() | tuple():
