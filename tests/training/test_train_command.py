@@ -107,7 +107,8 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number):
     while not (tmp_path / "log.jsonl").exists():
         time.sleep(0.02)
         assert process.poll() is None
-    time.sleep(0.3)
+    second = cogd("train", "-o", str(tmp_path), *options)
+    assert "another process is training in" in second.stderr
     process.send_signal(number)
     _, err = process.communicate(timeout=280)
     assert process.returncode == 130

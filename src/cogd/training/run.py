@@ -1,5 +1,6 @@
 """The folder of one run: config.json, log.jsonl, checkpoints/, model.safetensors, result.json."""
 
+import fcntl
 import hashlib
 import json
 import platform
@@ -7,7 +8,7 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import safetensors.torch
 import torch
@@ -24,6 +25,7 @@ class RunFolder:
         self.path = Path(path)
         self.path.mkdir(parents=True, exist_ok=True)
         self._claim(config)
+        self._lock = self._locked()
         identity = hashlib.sha256(json.dumps(_identity(config), sort_keys=True).encode()).hexdigest()[:16]
         self.checkpoints = Checkpoints(self.path / "checkpoints", identity)
 
@@ -51,6 +53,23 @@ class RunFolder:
         self.checkpoints.wait()
         save_weights(model, self.path / "model.safetensors")
         write_json(self.path / "result.json", result)
+
+    def close(self) -> None:
+        """Finish writing and let another process have the folder."""
+        try:
+            self.checkpoints.close()
+        finally:
+            self._lock.close()
+
+    def _locked(self) -> IO[str]:
+        """Keep other processes out; the lock ends with this process, however it ends."""
+        file = (self.path / "config.json").open("r+")
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, not inherited by workers
+        except OSError as error:
+            file.close()
+            raise ValueError(f"another process is training in {self.path}; wait for it or choose another.") from error
+        return file
 
     def _claim(self, config: dict[str, Any]) -> None:
         path = self.path / "config.json"

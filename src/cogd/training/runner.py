@@ -1,7 +1,7 @@
 """A run from where its folder says it is to its end: resume, save, log, finish."""
 
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ def run_plan(plan: Plan, run: RunFolder | None, companions: Mapping[str, Statefu
     state = TrainingState(parts, torch.zeros(len(plan.train), device=plan.placement.device))
     listen = run is not None
     with (
+        nullcontext() if run is None else closing(run),
         LiveProgress("training", plan.recipe.epochs, len(plan.train), progress) as reporter,
         StopRequest(listen) as stop,
     ):
@@ -43,8 +44,7 @@ def run_plan(plan: Plan, run: RunFolder | None, companions: Mapping[str, Statefu
             reporter.note(f"{run.path} is complete; nothing to do.")
             return Result("complete", done["metrics"], done["history"], run.path)
         else:
-            with closing(run.checkpoints):
-                status = _run_in_folder(plan, run, state, stop, reporter)
+            status = _run_in_folder(plan, run, state, stop, reporter)
     return Result(status, _last_metrics(state.history), state.history, run.path if run else None)
 
 
