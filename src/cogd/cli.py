@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cogd import __version__
+from cogd.commands import training
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
@@ -126,6 +127,9 @@ def _usage_errors() -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         raise typer.BadParameter(str(error)) from error
+
+
+training.register(app)
 
 
 def main() -> None:

@@ -1,0 +1,23 @@
+"""A finished run's network, measured again."""
+
+from pathlib import Path
+
+from cogd.models import build
+from cogd.training.data import load_data
+from cogd.training.loop import measure
+from cogd.training.metrics import classification_metrics
+from cogd.training.placement import choose_placement
+from cogd.training.recipe import Recipe
+from cogd.training.run import load_run
+
+
+def evaluate_run(folder: str | Path, *, data: str | None = None, device: str = "auto") -> dict[str, float]:
+    """Return the test metrics of a run of one of `cogd.models`; `data` names its data where that has moved."""
+    run = load_run(folder)
+    recipe = Recipe.model_validate({**run.config["recipe"], "precision": run.config["precision"]})
+    loaded = load_data(data or run.config["source"])
+    model = build(run.config["model"]["name"], len(loaded.classes))
+    model.load_state_dict(run.weights)
+    placement = choose_placement(device, recipe)
+    _, test = loaded.batches(recipe, placement.device)
+    return measure(placement.place(model), test, classification_metrics, placement)

@@ -1,0 +1,180 @@
+"""Train any model on any data: the pieces that a run is made of, put together."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sized
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from cogd.coupling import Coupling, couple_conv_norm
+from cogd.optimizer import CoGD
+from cogd.training.data import Data, load_data
+from cogd.training.loop import AfterEpoch, AfterStep, Plan, TrainData
+from cogd.training.metrics import Batches, Evaluate, Loss, Objective, classification_metrics, minimize
+from cogd.training.placement import Placement, choose_placement
+from cogd.training.recipe import Recipe, read_recipe
+from cogd.training.run import RunFolder
+from cogd.training.runner import Result, run_plan
+from cogd.training.state import Stateful, seed_epoch
+
+
+def fit(
+    model: nn.Module,
+    data: str | Data | tuple[TrainData, Batches],
+    recipe: str | Path | Recipe,
+    *,
+    seed: int = 0,
+    device: str | torch.device = "auto",
+    folder: str | Path | None = None,
+    name: str | None = None,
+    loss: Loss | None = None,
+    objective: Objective | None = None,
+    evaluate: Evaluate = classification_metrics,
+    optimizer: Callable[[nn.Module], Optimizer] | None = None,
+    couplings: Iterable[Coupling] | None = None,
+    companions: Mapping[str, Stateful] | None = None,
+    after_step: AfterStep | None = None,
+    after_epoch: AfterEpoch | None = None,
+    progress: bool = True,
+) -> Result:
+    """Train `model` in place by a recipe; with a `folder`, the same call again resumes what was stopped or killed.
+
+    Args:
+        model: any module; it is moved to the device and left in evaluation mode.
+        data: "digits", "cifar10:DIR", "folder:DIR_OR_ZIP", what `load_data` makes of these, or a pair (train, test) of
+            iterables of (inputs, targets) batches. Both must begin anew at each iteration, train must have a length,
+            and what it draws must come from torch's generators.
+        recipe: a shipped recipe's name, a TOML file or a `Recipe`.
+        seed: of the order of the data, its augmentation and whatever the model draws, but not of its initial weights.
+        device: "auto", "cpu" or "cuda".
+        folder: where config, log, checkpoints, weights and result go; None keeps nothing.
+        name: what the folder's config calls the model; its class by default.
+        loss: (outputs, targets) -> number; cross-entropy by default.
+        objective: (model, inputs, targets) -> number, in place of `loss`, where outputs and targets are not enough.
+        evaluate: (model, batches) -> named numbers; test loss and accuracy by default.
+        optimizer: makes the base optimizer of the model; the recipe's SGD by default.
+        couplings: what the recipe's rule coordinates; by default every norm's scale with its convolution's kernels.
+        companions: what else changes in training and must be in the checkpoints, such as a discriminator.
+        after_step: called with the `TrainingState` after each step.
+        after_epoch: called likewise after each epoch; what it returns is added to the epoch's record.
+        progress: whether to show how it goes on stderr.
+
+    >>> from cogd.models import build
+    >>> result = fit(build("digits", 10), "digits", read_recipe("digits", epochs=1), progress=False)
+    >>> result.status, len(result.history)
+    ('complete', 1)
+    """
+    recipe = read_recipe(recipe)
+    placement = choose_placement(device, recipe)
+    if loss is not None and objective is not None:
+        raise ValueError("give loss or objective, not both: an objective computes its own loss.")
+    batches = _batches(data, recipe, placement)
+    config = _config(model, batches, recipe, seed, placement, name)
+    placement.place(model)
+    with torch.random.fork_rng([placement.device] if placement.on_gpu else []):
+        seed_epoch(seed, -1)
+        inputs, targets = _sample(batches.train, placement)
+        if objective is None:
+            _check_fit(model, inputs, targets, classes=loss is None)
+        plan = Plan(
+            model=model,
+            optimizer=_optimizer(model, recipe, optimizer, couplings, len(batches.train), inputs, placement),
+            train=batches.train,
+            test=batches.test,
+            recipe=recipe,
+            seed=seed,
+            placement=placement,
+            objective=objective or minimize(loss or nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)),
+            evaluate=evaluate,
+            after_step=after_step,
+            after_epoch=after_epoch,
+        )
+        run = None if folder is None else RunFolder(folder, config)
+        return run_plan(plan, run, companions or {}, progress)
+
+
+class _Data(NamedTuple):
+    """The batches, with what the run's config says of them."""
+
+    train: TrainData
+    test: Batches
+    source: str
+    fingerprint: str
+
+
+def _batches(data: str | Data | tuple[TrainData, Batches], recipe: Recipe, placement: Placement) -> _Data:
+    loaded = load_data(data) if isinstance(data, str) else data
+    if isinstance(loaded, Data):
+        batches: tuple[TrainData, Batches] = loaded.batches(recipe, placement.device)
+        return _Data(*batches, loaded.source, loaded.fingerprint)
+    train, test = loaded
+    if not isinstance(train, Sized):
+        raise TypeError(
+            f"the training data must have a length, its number of batches; a {type(train).__name__} has none. "
+            "Give a list of batches or a DataLoader."
+        )
+    if not len(train):
+        raise ValueError("the training data has no batch.")
+    return _Data(train, test, source="iterables", fingerprint=f"{len(train)} batches")
+
+
+def _config(model, data: _Data, recipe: Recipe, seed: int, placement: Placement, name: str | None) -> dict[str, Any]:
+    """Return what makes a run this run and no other, as far as data can tell: code is not compared."""
+    shapes = [(key, tuple(value.shape)) for key, value in model.state_dict().items()]
+    return {
+        "model": {
+            "name": name or type(model).__name__,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "shapes": hashlib.sha256(repr(shapes).encode()).hexdigest()[:16],
+        },
+        "data": data.fingerprint,
+        "source": data.source,
+        "seed": seed,
+        "precision": placement.precision,
+        "recipe": recipe.model_dump(exclude={"precision", "compile"}),
+    }
+
+
+def _sample(train: TrainData, placement: Placement) -> tuple[Tensor, Tensor]:
+    """Return the first two examples, as the model will see them."""
+    inputs, targets = next(iter(train))
+    return placement.move(inputs[:2]), placement.move(targets[:2])
+
+
+def _check_fit(model: nn.Module, inputs: Tensor, targets: Tensor, classes: bool) -> None:
+    """Refuse data whose shape the model does not take, before training begins."""
+    shape = tuple(inputs.shape)
+    try:
+        with torch.no_grad():
+            outputs = model.eval()(inputs)
+    except RuntimeError as error:
+        raise ValueError(f"the model does not take the data's inputs, shaped {shape}: {error}") from error
+    if classes and (outputs.ndim < 2 or int(targets.max()) >= outputs.shape[1] or int(targets.min()) < 0):
+        raise ValueError(
+            f"the model answers {shape} with {tuple(outputs.shape)}, which does not fit class numbers such as "
+            f"{targets.tolist()}: cross-entropy needs one output per class. Give num_classes accordingly, or a loss."
+        )
+
+
+def _optimizer(model, recipe, make, couplings, period: int, inputs: Tensor, placement: Placement) -> Optimizer:
+    """Return the base optimizer, coordinated once per epoch if the recipe has a rule."""
+    base = _sgd(model, recipe, placement) if make is None else make(model)
+    if recipe.rule == "none":
+        return base
+    if couplings is None:
+        couplings = couple_conv_norm(model, active=recipe.active, example_inputs=(inputs,))
+    return CoGD(base, couplings, rule=recipe.rule, order=recipe.order, scale=recipe.scale, period=period)
+
+
+def _sgd(model: nn.Module, recipe: Recipe, placement: Placement) -> Optimizer:
+    return SGD(
+        model.parameters(),
+        lr=recipe.lr,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        nesterov=recipe.nesterov,
+        fused=placement.on_gpu,
+    )

@@ -1,0 +1,143 @@
+"""The folder of one run: config.json, log.jsonl, checkpoints/, model.safetensors, result.json."""
+
+import fcntl
+import hashlib
+import json
+import platform
+import time
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from cogd.training.checkpoint import Checkpoints
+from cogd.training.files import write_atomically, write_json
+
+
+class RunFolder:
+    """Opens a new run or one to go on with; refuses a folder that belongs to another run."""
+
+    def __init__(self, path: str | Path, config: dict[str, Any]):
+        self.path = Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._claim(config)
+        self._lock = self._locked()
+        identity = hashlib.sha256(json.dumps(_identity(config), sort_keys=True).encode()).hexdigest()[:16]
+        self.checkpoints = Checkpoints(self.path / "checkpoints", identity)
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What the run came to, once it is complete."""
+        path = self.path / "result.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def log(self, event: str, **fields: Any) -> None:
+        """Append one line to log.jsonl."""
+        with (self.path / "log.jsonl").open("a") as file:
+            file.write(json.dumps({"event": event, "time": round(time.time(), 3), **fields}) + "\n")
+
+    def begin(self, epoch: int, device: torch.device) -> None:
+        """Note that the run begins or goes on after an epoch, and with what."""
+        self._forget_epochs_after(epoch)
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+        versions = {package: version(package) for package in ("cogd", "torch")}
+        threads = torch.get_num_threads()
+        self.log("begin", epoch=epoch, device=str(device), hardware=name, threads=threads, **versions)
+
+    def finish(self, model: nn.Module, result: dict[str, Any]) -> None:
+        """Write the weights, and then the result, which makes the run complete."""
+        self.checkpoints.wait()
+        save_weights(model, self.path / "model.safetensors")
+        write_json(self.path / "result.json", result)
+
+    def close(self) -> None:
+        """Finish writing and let another process have the folder."""
+        try:
+            self.checkpoints.close()
+        finally:
+            self._lock.close()
+
+    def _locked(self) -> IO[str]:
+        """Keep other processes out; the lock ends with this process, however it ends."""
+        file = (self.path / "config.json").open("r+")
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, not inherited by workers
+        except OSError as error:
+            file.close()
+            raise ValueError(f"another process is training in {self.path}; wait for it or choose another.") from error
+        return file
+
+    def _claim(self, config: dict[str, Any]) -> None:
+        path = self.path / "config.json"
+        if path.exists():
+            if changes := differences(_identity(json.loads(path.read_text())), _identity(config)):
+                raise ValueError(
+                    f"{self.path} holds another run: {'; '.join(changes)}. Repeat that run's settings to go on with "
+                    "it, or choose another folder."
+                )
+        elif any(self.path.iterdir()):
+            raise ValueError(f"{self.path} holds files but no run (no config.json); choose a new or empty folder.")
+        else:
+            write_json(path, config)
+
+    def _forget_epochs_after(self, epoch: int) -> None:
+        """Take epochs out of the log that are run again, and a line that was never finished."""
+        path = self.path / "log.jsonl"
+        if not path.exists():
+            return
+        whole = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        entries = [(line, json.loads(line)) for line in whole]
+        kept = [line for line, entry in entries if entry["event"] != "epoch" or entry["epoch"] <= epoch]
+        write_atomically(path, "".join(kept).encode())
+
+
+def _identity(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config without the place that its data came from; the data's fingerprint stays."""
+    return {key: value for key, value in config.items() if key != "source"}
+
+
+@dataclass(frozen=True)
+class LoadedRun:
+    """A finished run's settings and weights."""
+
+    config: dict[str, Any]
+    weights: dict[str, torch.Tensor]
+
+
+def load_run(path: str | Path) -> LoadedRun:
+    """Read a run's config.json and model.safetensors."""
+    path = Path(path)
+    for name in ("config.json", "model.safetensors"):
+        if not (path / name).is_file():
+            raise FileNotFoundError(f"{path} holds no finished run: {name} is missing.")
+    config = json.loads((path / "config.json").read_text())
+    return LoadedRun(config, safetensors.torch.load_file(path / "model.safetensors"))
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Write a model's state as safetensors, on the CPU and in the plain memory layout."""
+    tensors = {
+        name: value.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
+        for name, value in model.state_dict().items()
+    }
+    write_atomically(path, safetensors.torch.save(tensors))
+
+
+def differences(earlier: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
+    """Return every setting that two configurations do not share, as "name: earlier there, now here".
+
+    >>> differences({"seed": 0, "recipe": {"lr": 0.1}}, {"seed": 0, "recipe": {"lr": 0.2}})
+    ['recipe.lr is 0.1 there and 0.2 now']
+    """
+    found = []
+    for key in sorted({*earlier, *now}):
+        old, new = earlier.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            found.append(f"{prefix}{key} is {old!r} there and {new!r} now")
+    return found

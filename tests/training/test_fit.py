@@ -1,0 +1,380 @@
+"""The loop: plain SGD where nothing is coordinated, the rule where it is, and nothing lost when it is stopped."""
+
+import json
+import math
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from cogd import CoGD, couple_conv_norm
+from cogd.models import build
+from cogd.training import DivergedError, Recipe, fit, read_recipe
+from cogd.training.data import load_data
+from cogd.training.schedule import rate_factor
+from cogd.training.state import seed_epoch
+
+RECIPE = Recipe(epochs=3, batch_size=8, lr=0.1, weight_decay=1e-3, nesterov=True)
+
+
+class Small(nn.Module):
+    """A network with everything that has state: norms, and dropout, which draws."""
+
+    def __init__(self, classes: int = 3):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 6, 3, padding=1)
+        self.norm = nn.BatchNorm2d(6)
+        self.dropout = nn.Dropout(0.3)
+        self.fc = nn.Linear(6, classes)
+
+    def forward(self, x):
+        return self.fc(self.dropout(self.norm(self.conv(x)).relu().mean((2, 3))))
+
+
+class Shuffled:
+    """A user's own data: shuffled with torch's generator at each epoch."""
+
+    def __init__(self, batches: int = 5):
+        generator = torch.Generator().manual_seed(1)
+        self.inputs = torch.randn(8 * batches, 2, 4, 4, generator=generator)
+        self.targets = torch.randint(3, (8 * batches,), generator=generator)
+
+    def __len__(self):
+        return len(self.targets) // 8
+
+    def __iter__(self):
+        return ((self.inputs[rows], self.targets[rows]) for rows in torch.randperm(len(self.targets)).split(8))
+
+
+DATA = (Shuffled(), list(Shuffled(2)))
+
+
+def small(seed=0):
+    torch.manual_seed(seed)
+    return Small()
+
+
+def run(model=None, data=DATA, recipe=RECIPE, **options):
+    model = model or small()
+    return model, fit(model, data, recipe, progress=False, **options)
+
+
+def equal(a: nn.Module, b: nn.Module) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def untimed(history):
+    return [
+        {key: value for key, value in entry.items() if key not in ("seconds", "images_per_second")} for entry in history
+    ]
+
+
+def test_without_a_rule_it_is_plain_sgd_bit_for_bit():
+    """Against the loop that everybody writes."""
+    fitted, result = run()
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3, nesterov=True)
+    losses: list[float] = []
+    for epoch in range(3):
+        model.train()
+        seed_epoch(0, epoch)
+        for inputs, targets in DATA[0]:
+            optimizer.param_groups[0]["lr"] = 0.1 * rate_factor(RECIPE, len(losses), 5)
+            loss = cross_entropy(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert equal(fitted, model)
+    assert [entry["train_loss"] for entry in result.history] == pytest.approx(
+        [sum(losses[i : i + 5]) / 5 for i in (0, 5, 10)]
+    )
+
+
+@pytest.mark.parametrize(("rule", "order"), [("paper", 1), ("paper", 2), ("rollback", 1)])
+def test_a_rule_projects_once_per_epoch_after_its_last_step(rule, order):
+    recipe = read_recipe(RECIPE, rule=rule, order=order, active=0.6)
+    fitted, result = run(recipe=recipe)
+    model = small()
+    base = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3, nesterov=True)
+    optimizer = CoGD(base, couple_conv_norm(model, active=0.6), rule=rule, order=order, period=5)
+    for epoch in range(3):
+        model.train()
+        seed_epoch(0, epoch)
+        for i, (inputs, targets) in enumerate(DATA[0]):
+            optimizer.param_groups[0]["lr"] = 0.1 * rate_factor(recipe, epoch * 5 + i, 5)
+            cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert equal(fitted, model)
+    [stats] = optimizer.last_stats
+    assert result.history[-1]["cogd"]["couplings"] == {stats.name: [stats.opened, stats.coordinates, stats.correction]}
+    assert result.history[-1]["cogd"]["opened"] == stats.opened > 0
+
+
+def test_the_callers_random_numbers_are_left_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    model = small()
+    torch.manual_seed(5)
+    run(model)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_seeds_differ_and_repeat():
+    first, second, other = run()[0], run()[0], run(seed=1)[0]
+    assert equal(first, second)
+    assert not equal(first, other)
+
+
+@pytest.mark.parametrize("stop_at", [1, 5, 7, 14])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("rule", ["none", "paper", "rollback"])
+def test_stopped_and_resumed_equals_never_stopped(tmp_path, stop_at, number, rule):
+    """Model, optimizer with CoGD's memory, order of the data and dropout: bit for bit, also within an epoch."""
+    recipe = read_recipe(RECIPE, rule=rule, active=0.6)
+    never_stopped, whole = run(recipe=recipe, folder=tmp_path / "whole")
+
+    def stop(state):
+        if state.step == stop_at:
+            os.kill(os.getpid(), number)
+
+    _, first = run(recipe=recipe, folder=tmp_path / "run", after_step=stop)
+    resumed, second = run(small(seed=9), recipe=recipe, folder=tmp_path / "run")
+    assert (first.status, second.status) == ("stopped", "complete")
+    assert equal(never_stopped, resumed)
+    assert untimed(second.history) == untimed(whole.history)
+    parts = [last_checkpoint(tmp_path / name)["parts"]["optimizer"] for name in ("whole", "run")]
+    assert_same(*parts)
+    assert (tmp_path / "whole/model.safetensors").read_bytes() == (tmp_path / "run/model.safetensors").read_bytes()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def last_checkpoint(folder):
+    return torch.load(max((folder / "checkpoints").glob("*.pt")), weights_only=True)
+
+
+def assert_same(a, b):
+    assert type(a) is type(b)
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, list):
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    else:
+        assert a == b
+
+
+def test_augmented_digits_resume_too(tmp_path):
+    recipe = read_recipe("digits", epochs=2, batch_size=256, cutout=3)
+    digits = load_data("digits")
+
+    def network(seed):
+        torch.manual_seed(seed)
+        return build("digits", 10)
+
+    never_stopped, _ = run(network(0), digits, recipe, folder=tmp_path / "whole")
+    run(
+        network(0),
+        digits,
+        recipe,
+        folder=tmp_path / "run",
+        after_step=lambda state: os.kill(os.getpid(), signal.SIGTERM) if state.step == 3 else None,
+    )
+    resumed, _ = run(network(1), digits, recipe, folder=tmp_path / "run")
+    assert equal(never_stopped, resumed)
+
+
+def test_a_run_folder_tells_all(tmp_path):
+    _, result = run(folder=tmp_path / "run", recipe=read_recipe(RECIPE, rule="rollback"))
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"config.json", "log.jsonl", "checkpoints", "model.safetensors", "result.json"}
+    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["begin", "epoch", "epoch", "epoch"]
+    assert [line["epoch"] for line in lines] == [0, 1, 2, 3]
+    assert lines[-1]["cogd"]["coordinates"] == 6
+    assert json.loads((tmp_path / "run/result.json").read_text())["metrics"] == result.metrics
+    assert {path.name for path in (tmp_path / "run/checkpoints").iterdir()} == {
+        *("step-000000010.pt", "step-000000010.json"),
+        *("step-000000015.pt", "step-000000015.json"),
+    }
+
+
+def test_a_complete_run_is_only_read(tmp_path, capsys):
+    fitted, first = run(folder=tmp_path)
+    log = (tmp_path / "log.jsonl").read_bytes()
+    model = small(7)
+    again = fit(model, DATA, RECIPE, folder=tmp_path)
+    assert equal(fitted, model)
+    assert again == first
+    assert "complete" in capsys.readouterr().err
+    assert (tmp_path / "log.jsonl").read_bytes() == log
+
+
+def test_epochs_that_are_run_again_are_logged_once(tmp_path):
+    """As after a kill between a log line and its checkpoint, with the line cut short."""
+
+    def fail(state):
+        if state.step == 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(folder=tmp_path, after_step=fail)
+    with (tmp_path / "log.jsonl").open("a") as file:
+        file.write('{"event": "epoch", "epoch": 3}\n{"event": "epo')
+    run(folder=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if line["event"] == "epoch"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"recipe": read_recipe(RECIPE, lr=0.2)}, r"recipe\.lr is 0\.1 there and 0\.2 now"),
+        ({"seed": 3}, "seed is 0 there and 3 now"),
+        ({"model": Small(4)}, r"model\.parameters is"),
+        ({"data": (Shuffled(4), DATA[1])}, "data is '5 batches' there and '4 batches' now"),
+    ],
+)
+def test_resuming_something_else_is_refused_with_the_difference(tmp_path, change, message):
+    run(folder=tmp_path)
+    with pytest.raises(ValueError, match=message):
+        run(folder=tmp_path, **change)
+
+
+def test_a_folder_of_other_files_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(ValueError, match="holds files but no run"):
+        run(folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_what_is_refused_before_training_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError, match=r"does not take the data's inputs, shaped \(2, 1, 8, 8\)"):
+        run(build("resnet18", 10), "digits", read_recipe("digits"), folder=tmp_path / "run")
+    with pytest.raises(ValueError, match="one output per class"):
+        run(Small(1), folder=tmp_path / "run")
+    with pytest.raises(ValueError, match="'descent' is not defined"):
+        run(recipe=read_recipe(RECIPE, rule="descent"), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_nan_loss_stops_with_step_rate_and_advice(tmp_path, bad):
+    calls = 0
+
+    def objective(model, inputs, targets):
+        nonlocal calls
+        calls += 1
+        return cross_entropy(model(inputs), targets) * (bad if calls == 8 else 1.0)
+
+    with pytest.raises(
+        DivergedError, match=rf"loss is {bad} at step 8 \(epoch 2\).*rate is 0\.05.*Try a lower lr"
+    ) as error:
+        run(folder=tmp_path, objective=objective)
+    assert "last good checkpoint is" in str(error.value)
+    assert last_checkpoint(tmp_path)["position"] == {"epoch": 1, "batch": 0}
+    calls = 8
+    assert run(small(3), folder=tmp_path, objective=objective)[1].status == "complete"
+
+
+def test_weights_that_are_not_finite_are_not_saved(tmp_path):
+    def spoil(state):
+        if state.step == 10:
+            state.parts["model"].fc.bias.data.fill_(math.inf)
+
+    with pytest.raises(DivergedError, match=r"a weight is not a finite number at step 10 \(epoch 2\)"):
+        run(folder=tmp_path, after_step=spoil)
+    assert last_checkpoint(tmp_path)["position"] == {"epoch": 1, "batch": 0}
+
+
+def test_own_loss_metrics_hooks_optimizer_and_companions(tmp_path):
+    """What pruning needs: a second network trained inside the objective, checkpointed with the run."""
+
+    def attempt(folder, stop_at=None):
+        model = small()
+        torch.manual_seed(3)
+        critic = nn.Linear(3, 1)
+        critic_optimizer = torch.optim.Adam(critic.parameters())
+
+        def objective(model, inputs, targets):
+            outputs = model(inputs)
+            critic_optimizer.zero_grad()
+            critic(outputs.detach()).square().mean().backward()
+            critic_optimizer.step()
+            return cross_entropy(outputs, targets) + critic(outputs).mean()
+
+        def after_step(state):
+            if state.step == stop_at:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        result = fit(
+            model,
+            DATA,
+            RECIPE,
+            folder=folder,
+            objective=objective,
+            evaluate=lambda model, batches: {"mean": sum(float(model(inputs).mean()) for inputs, _ in batches)},
+            optimizer=lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
+            companions={"critic": critic, "critic_optimizer": critic_optimizer},
+            after_step=after_step,
+            after_epoch=lambda state: {"zeros": state.epoch},
+            progress=False,
+        )
+        return model, critic, result
+
+    model, critic, whole = attempt(tmp_path / "whole")
+    attempt(tmp_path / "run", stop_at=8)
+    resumed, resumed_critic, result = attempt(tmp_path / "run")
+    assert equal(model, resumed)
+    assert equal(critic, resumed_critic)
+    assert [entry["zeros"] for entry in result.history] == [1, 2, 3]
+    assert result.history[0]["lr"] == 0.01 * rate_factor(RECIPE, 4, 5)
+    assert untimed(result.history) == untimed(whole.history)
+
+
+def test_data_must_have_a_length_and_begin_anew():
+    batches = list(DATA[0])
+    with pytest.raises(TypeError, match="must have a length"):
+        run(data=(iter(batches), DATA[1]))
+    with pytest.raises(ValueError, match="the training data has no batch"):
+        run(data=([], DATA[1]))
+    with pytest.raises(ValueError, match="test data yielded no batches"):
+        run(data=(batches, []))
+
+    class Liar(list):
+        def __len__(self):
+            return 6
+
+    with pytest.raises(ValueError, match="yielded 5 batches, but its length is 6"):
+        run(data=(Liar(batches), DATA[1]))
+
+
+def test_choices_that_exclude_each_other():
+    with pytest.raises(ValueError, match="loss or objective, not both"):
+        run(loss=cross_entropy, objective=lambda model, inputs, targets: model(inputs).sum())
+    with pytest.raises(ValueError, match="'mps'"):
+        run(device="mps")
+    with pytest.raises(ValueError, match="needs a GPU"):
+        run(recipe=read_recipe(RECIPE, compile="max-autotune"), device="cpu")
+
+
+def test_bfloat16_runs_and_is_part_of_the_config(tmp_path):
+    _, result = run(recipe=read_recipe(RECIPE, precision="bfloat16"), folder=tmp_path)
+    assert math.isfinite(result.metrics["test_loss"])
+    with pytest.raises(ValueError, match="precision is 'bfloat16' there and 'float32' now"):
+        run(folder=tmp_path, device="cpu")
+
+
+def test_the_digits_are_learned():
+    """One epoch in eight of the recipe: the accuracy is far from chance, and the full recipe's is in the README."""
+    torch.manual_seed(0)
+    _, result = run(build("digits", 10), "digits", read_recipe("digits", epochs=4))
+    assert result.metrics["accuracy"] > 0.8

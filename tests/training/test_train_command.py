@@ -1,0 +1,117 @@
+"""The command line, in processes of its own: kills included."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from cogd.cli import app
+
+QUICK = ("--epochs", "3", "--batch-size", "128", "--rule", "paper")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def cogd(*arguments: str):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def start(folder, *options: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "cogd", "train", "-o", str(folder), *options]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+
+def finish(process: subprocess.Popen) -> str:
+    out, err = process.communicate(timeout=280)
+    assert process.returncode == 0, err
+    return out + err
+
+
+def test_importing_the_command_line_imports_no_torch():
+    code = "import sys, cogd.cli; assert not {'torch', 'pydantic', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
+
+
+def test_train_then_evaluate_then_again(tmp_path):
+    trained = cogd("train", "-o", str(tmp_path / "run"), *QUICK)
+    assert trained.exit_code == 0, trained.output
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert (config["model"]["name"], config["recipe"]["epochs"], config["recipe"]["rule"]) == ("digits", 3, "paper")
+    accuracy = json.loads((tmp_path / "run/result.json").read_text())["metrics"]["accuracy"]
+    evaluated = cogd("evaluate", str(tmp_path / "run"))
+    assert f"accuracy {accuracy:.4f}" in evaluated.output
+    assert "complete; nothing to do" in cogd("train", "-o", str(tmp_path / "run"), *QUICK).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--learning-rat", "1"), "no field 'learning_rat'"),
+        (("--epoch", "1"), "Did you mean 'epochs'"),
+        (("--data", "digit"), "Did you mean 'digits'"),
+        (("--model", "resnet"), "Did you mean 'resnet"),
+        (("--recipe", "cifar"), "recipe must be one of"),
+        (("extra",), "cannot make sense of 'extra'"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, arguments, message):
+    result = cogd("train", "-o", str(tmp_path / "run"), *arguments)
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_is_not_there():
+    result = cogd("evaluate", "nowhere")
+    assert result.exit_code == 1
+    assert "nowhere holds no finished run" in result.stderr
+
+
+def kill_and_resume(folder, kills: int, options, pick: random.Random) -> int:
+    """Start the same command until it completes, killing it `kills` times; return how often it was resumed."""
+    resumed = 0
+    for _ in range(kills):
+        process = start(folder, *options)
+        deadline = time.monotonic() + 200
+        while not (folder / "log.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(pick.uniform(0.0, 3.0) if resumed else pick.uniform(0.0, 1.0))
+        process.send_signal(signal.SIGKILL)
+        _, err = process.communicate()
+        resumed += "going on in" in err
+    resumed += "going on in" in finish(start(folder, *options))
+    return resumed
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def test_killed_and_resumed_equals_never_killed(tmp_path, kills):
+    """Killed by -9 at random moments: the same weights, bit for bit, and every epoch logged once."""
+    options = ("--epochs", "30" if kills > 2 else "6", "--batch-size", "128", "--rule", "rollback", "--cutout", "3")
+    finish(start(tmp_path / "whole", *options))
+    kill_and_resume(tmp_path / "killed", kills, options, random.Random(kills))
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert weights[0] == weights[1]
+    lines = [json.loads(line) for line in (tmp_path / "killed/log.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines if line["event"] == "epoch"] == list(range(1, int(options[1]) + 1))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path, number):
+    options = ("--epochs", "200", "--batch-size", "64")
+    process = start(tmp_path, *options)
+    while not (tmp_path / "log.jsonl").exists():
+        time.sleep(0.02)
+        assert process.poll() is None
+    second = cogd("train", "-o", str(tmp_path), *options)
+    assert "another process is training in" in second.stderr
+    process.send_signal(number)
+    _, err = process.communicate(timeout=280)
+    assert process.returncode == 130
+    assert "the same command again goes on from there" in err
+    assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])["event"] == "stopped"
+    assert list((tmp_path / "checkpoints").glob("*.pt"))
