@@ -1,0 +1,37 @@
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
+@pytest.fixture(scope="session")
+def fruit():
+    """Three images of the fruit set as the paper prepares them, (3, 100, 100)."""
+    from cogd.sparse_coding import normalize_contrast
+
+    folder = Path(os.environ.get("COGD_DATA", "no-data")) / "csc" / "fruit"
+    if not folder.is_dir():
+        pytest.skip("needs the fruit set: set COGD_DATA to the folder that holds csc/fruit")
+    images = [np.asarray(Image.open(folder / f"{i}.jpg").convert("L")) / 255 for i in (1, 2, 3)]
+    return np.stack([normalize_contrast(image) for image in images])
+
+
+@pytest.fixture
+def random():
+    return np.random.default_rng(0)
+
+
+def unit_atoms(random, *shape):
+    atoms = random.standard_normal(shape)
+    return atoms / np.sqrt((atoms**2).sum((1, 2, 3), keepdims=True))
+
+
+def textured(random, *shape):
+    """Images of overlapping smooth bumps: something to learn from."""
+    from scipy.ndimage import gaussian_filter
+
+    images = random.standard_normal(shape)
+    smooth = [gaussian_filter(image, 1.5, axes=(-2, -1)) for image in images]
+    return np.stack(smooth) / np.std(smooth)
