@@ -20,8 +20,13 @@ def solve(images, observed, atoms, penalty, tolerance=1e-6):
     return np.stack(coding.working_set.dense(len(atoms)))
 
 
-def gap(images, observed, atoms, codes, penalty):
-    return model.optimality_gap(*map(torch.from_numpy, (images, observed, atoms, codes)), penalty)
+def graded(grade, images, observed, atoms, codes, penalty):
+    """Return what a function of `model` says of arrays."""
+    return grade(*[torch.from_numpy(array) for array in (images, observed, atoms, codes)], penalty)
+
+
+def gap(*arrays_and_penalty):
+    return graded(model.optimality_gap, *arrays_and_penalty)
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 5), (2, 3, 6), (3, 11, 17), (1, 1, 1)])
@@ -51,7 +56,7 @@ def test_agrees_with_a_general_lasso_solver(random):
     matrix = model.reconstruct(torch.from_numpy(atoms), basis).reshape(codes.size, -1).T.numpy()[observed.ravel()]
     lasso = Lasso(alpha=0.05 / observed.sum(), fit_intercept=False, tol=1e-14, max_iter=10**6)
     lasso.fit(matrix, image[observed])  # scales its data term by 1 / samples
-    ours = model.objective(*map(torch.from_numpy, (image, observed, atoms, codes)), 0.05)
+    ours = graded(model.objective, image, observed, atoms, codes, 0.05)
     theirs = 0.5 * ((image[observed] - matrix @ lasso.coef_) ** 2).sum() + 0.05 * np.abs(lasso.coef_).sum()
     assert ours == pytest.approx(theirs, rel=1e-9)
 
@@ -88,7 +93,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads(random, monkeypatch
         monkeypatch.setattr(coder, "_cores", lambda threads=threads: threads)
         working_set = WorkingSet(list(images), list(observed), atoms.shape[1:])
         results.append(next(islice(learn(working_set, atoms, 0.3), 3, None)))
-    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(results[0], results[1])
 
 
 def test_strips_that_run_together_share_no_pixel():
@@ -106,7 +111,7 @@ def test_learning_never_raises_the_objective_and_keeps_atoms_feasible(random, sh
     working_set, values = WorkingSet(list(images), list(observed), atoms.shape[1:]), []
     for improved in islice(learn(working_set, atoms, 0.3), 25):
         codes = np.stack(working_set.dense(6))
-        values.append(model.objective(*map(torch.from_numpy, (images, observed, improved, codes)), 0.3))
+        values.append(graded(model.objective, images, observed, improved, codes, 0.3))
         assert working_set.objective(0.3) == pytest.approx(values[-1], rel=1e-9)
         assert np.sqrt((improved**2).sum((1, 2, 3))).max() <= 1 + 1e-12
     assert max(np.diff(values)) <= 1e-9 * values[0]

@@ -27,7 +27,8 @@ def normalize_contrast(image: np.ndarray) -> np.ndarray:
 def smooth_part(image: np.ndarray, observed: np.ndarray, strength: float, tolerance: float = 1e-5) -> np.ndarray:
     """Return the minimiser s of 1/2 sum over observed (b - s)^2 + strength/2 ||grad s||^2, by conjugate gradients.
 
-    It passes what varies slowly, over distances of more than about 2 pi sqrt(strength) pixels, and bridges holes.
+    Shapes are (C, H, W); every channel is smoothed on its own. What varies over distances of more than about
+    2 pi sqrt(strength) pixels passes, and holes are bridged.
     """
     weight = observed.astype(np.float64)
     b = np.where(observed, image, 0).astype(np.float64)
@@ -69,10 +70,11 @@ def _median_above_zero(deviation: np.ndarray) -> float:
 
 
 def _negative_laplacian(s: np.ndarray) -> np.ndarray:
+    """Return -(laplacian) of every channel (C, H, W), without flow over the boundary."""
     out = np.zeros_like(s)
-    down, right = np.diff(s, axis=0), np.diff(s, axis=1)
-    out[:-1] -= down
-    out[1:] += down
-    out[:, :-1] -= right
-    out[:, 1:] += right
+    down, right = np.diff(s, axis=-2), np.diff(s, axis=-1)
+    out[..., :-1, :] -= down
+    out[..., 1:, :] += down
+    out[..., :-1] -= right
+    out[..., 1:] += right
     return out
