@@ -5,8 +5,10 @@ from typing import Annotated
 import typer
 
 from cogd import __version__
+from cogd.sparse_coding import commands as sparse_coding
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
+sparse_coding.add_to(app)
 
 
 def _print_version(wanted: bool) -> None:

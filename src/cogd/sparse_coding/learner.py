@@ -143,7 +143,7 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
     def inverse_transform(self, codes: Any) -> Any:
         """Return the images (N, C, H, W) that codes stand for, without any smooth part."""
         check_is_fitted(self, "dictionary_")
-        arrays, give_back = read_codes(codes, len(self.dictionary_), np.dtype(self.dtype))
+        arrays, give_back = read_codes(codes, len(self.dictionary_), self.dictionary_.dtype)
         atoms = torch.from_numpy(self.dictionary_)
         return give_back([model.reconstruct(atoms, torch.from_numpy(z)[None])[0].numpy() for z in arrays])
 

@@ -18,7 +18,7 @@ def save_dictionary(path: str | Path, dictionary: np.ndarray, about: dict[str, A
     """Write atoms (K, C, h, w) and what is known about them; the file is whole or, on failure, the old one."""
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
-    save_file({"dictionary": dictionary}, partial, {"format": FORMAT, "about": json.dumps(about)})
+    save_file({"dictionary": dictionary}, partial, {"format": FORMAT, "about": json.dumps(about, default=_plain)})
     os.replace(partial, path)
 
 
@@ -43,3 +43,10 @@ def load_dictionary(path: str | Path) -> tuple[np.ndarray, dict[str, Any]]:
         raise ValueError(f"{str(path)!r} holds no dictionary of floating-point numbers with a description.")
     check_atoms(dictionary, f"the dictionary in {str(path)!r}")
     return dictionary, about
+
+
+def _plain(number: Any) -> Any:
+    """Return a NumPy number as Python's own."""
+    if isinstance(number, np.generic):
+        return number.item()
+    raise TypeError(f"a dictionary file keeps numbers and text; got {type(number).__name__}.")
