@@ -5,6 +5,8 @@ from typing import Any
 
 from sklearn.base import BaseEstimator
 
+from cogd.checks import RULES
+
 MEMORY_SHARE = 0.8  # of what is free, which one result may take
 
 
@@ -20,6 +22,9 @@ def check_parameters(learner: BaseEstimator) -> None:
         _check_integer("atom_shape's sides", side)
     if settings["penalty"] != "auto":
         checked_penalty(settings["penalty"])
+    _check_rule(settings["rule"], settings["order"], settings["scale"])
+    if settings["solver"] not in ("working_set", "ffcsc"):
+        raise ValueError(f'solver must be "working_set" or "ffcsc"; got {settings["solver"]!r}.')
     _check_number("smoothing", settings["smoothing"], zero=True)
     _check_number("tol", settings["tol"], zero=True)
     _check_number("transform_tol", settings["transform_tol"])
@@ -50,6 +55,15 @@ def free_memory() -> float:
             return int(kilobytes) * 1024.0
     except (OSError, StopIteration):
         return math.inf
+
+
+def _check_rule(rule: Any, order: Any, scale: Any) -> None:
+    if rule not in RULES:
+        raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))}; got {rule!r}.")
+    _check_integer("order", order)
+    _check_number("scale", scale, zero=True)
+    if rule == "rollback" and (order, scale) != (1, 1.0):
+        raise ValueError(f"rule='rollback' takes no order or scale; got order={order}, scale={scale}. Leave them out.")
 
 
 def _check_integer(name: str, value: Any) -> None:

@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
+from cogd.sparse_coding.code_projection import CodeProjection, Observation, as_signals
 from cogd.sparse_coding.working_set import WorkingSet
 
 BLOCK = 5  # positions, in both directions, that send one code per pass
@@ -60,11 +62,14 @@ def encode(
     return Coding(working_set, False, max_passes)
 
 
-def learn(working_set: WorkingSet, atoms: np.ndarray, penalty: float) -> Iterator[np.ndarray]:
-    """Improve codes and atoms in turn, for ever; yield the atoms after every iteration."""
+def learn(
+    working_set: WorkingSet, atoms: np.ndarray, penalty: float, projection: CodeProjection | None = None
+) -> Iterator[np.ndarray]:
+    """Improve codes and atoms in turn, for ever, with the rule's projection after each; yield the atoms."""
     iteration = 0
     with workers() as run:
         while True:
+            observation = None if projection is None else _observe(projection, working_set, atoms)
             working_set.enter(atoms, penalty * (1 + LEARNING_TOLERANCE), BLOCK, run)
             for _ in range(UPDATES_PER_PASS):
                 working_set.sweep(atoms, penalty, 1, run)
@@ -74,7 +79,18 @@ def learn(working_set: WorkingSet, atoms: np.ndarray, penalty: float) -> Iterato
             iteration += 1
             if iteration % REFRESH_EVERY == 0:
                 working_set.refresh(atoms)
+            if projection is not None:
+                codes = [torch.from_numpy(x) for x in working_set.dense(len(atoms))]
+                projected = projection.project(observation, torch.from_numpy(atoms), codes)
+                if not all(map(torch.equal, projected, codes)):
+                    working_set.replace([x.numpy() for x in projected], atoms)
             yield atoms
+
+
+def _observe(projection: CodeProjection, working_set: WorkingSet, atoms: np.ndarray) -> Observation | None:
+    signals = as_signals(*working_set.images_and_observed())
+    codes = [torch.from_numpy(x) for x in working_set.dense(len(atoms))]
+    return projection.observe(signals, torch.from_numpy(atoms), codes)
 
 
 def _cores() -> int:

@@ -3,7 +3,7 @@
 import numbers
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
@@ -19,7 +19,9 @@ import cogd
 from cogd.sparse_coding import model
 from cogd.sparse_coding.atoms import initial_atoms
 from cogd.sparse_coding.checks import check_memory, check_parameters, checked_penalty
+from cogd.sparse_coding.code_projection import CodeProjection, Rule
 from cogd.sparse_coding.coder import encode, learn, workers
+from cogd.sparse_coding.ffcsc import FFCSC, learn_ffcsc
 from cogd.sparse_coding.preprocessing import smooth_part
 from cogd.sparse_coding.signals import Signals, read_codes, read_signals
 from cogd.sparse_coding.storage import load_dictionary, save_dictionary
@@ -30,12 +32,15 @@ NOT_SAVED = ("on_progress", "warm_start")
 
 
 class Progress(NamedTuple):
-    """One iteration of `fit`: its number, the seconds since the start, the objective, and how many codes are not 0."""
+    """One iteration of `fit`: its number, the seconds since the start, the objective, how many codes are not 0, and
+    how many atoms' gates the rule found open.
+    """
 
     iteration: int
     seconds: float
     objective: float
     nonzeros: int
+    opened: int = 0
 
 
 class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
@@ -50,6 +55,10 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         atom_shape: Their height and width (h, w).
         penalty: Weight of the l1 norm, or "auto": a tenth of lambda_max of the starting dictionary, the least penalty
             at which all codes vanish. What was used is `penalty_`.
+        rule: The coordination of codes and atoms: "descent", "paper", "rollback" or None.
+        order: Of the rule's kernel, 1, 2, 3, ...; `rollback` has none.
+        scale: Of the rule's step; `rollback` has none.
+        solver: "working_set", coordinate descent on the few codes that matter, or "ffcsc", the paper's baseline.
         smoothing: Where above 0, images are coded without their smooth part (`preprocessing.smooth_part` of this
             strength), which pictures get back. 5 suits photographs; 0 is for images without a smooth part.
         max_iter: `fit` stops after so many iterations,
@@ -79,6 +88,10 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         atom_shape: tuple[int, int] = (11, 11),
         penalty: float | Literal["auto"] = "auto",
         *,
+        rule: Rule = None,
+        order: int = 1,
+        scale: float = 1.0,
+        solver: Literal["working_set", "ffcsc"] = "working_set",
         smoothing: float = 0.0,
         max_iter: int = 100,
         tol: float = 1e-5,
@@ -92,6 +105,10 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         self.n_atoms = n_atoms
         self.atom_shape = atom_shape
         self.penalty = penalty
+        self.rule = rule
+        self.order = order
+        self.scale = scale
+        self.solver = solver
         self.smoothing = smoothing
         self.max_iter = max_iter
         self.tol = tol
@@ -111,22 +128,22 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         check_parameters(self)
         signals, _ = self._split(read_signals(X, observed, np.dtype(self.dtype)), self.atom_shape)
         atoms = self._starting_atoms(signals)
-        working_set = WorkingSet(signals.images, signals.observed, atoms.shape[1:])
-        self.penalty_ = self._resolved_penalty(working_set, atoms)
+        self.penalty_ = self._resolved_penalty(signals, atoms)
         self.dictionary_, self.status_ = atoms, "interrupted"
         self.history_: list[Progress] = []
-        for improved in learn(working_set, atoms, self.penalty_):
-            objective, nonzeros = working_set.objective(self.penalty_), int(np.count_nonzero(working_set.value))
-            seconds = time.perf_counter() - started
+        solver, projection, iterations = self._solver(signals, atoms)
+        for improved in iterations:
+            objective, seconds = solver.objective(self.penalty_), time.perf_counter() - started
+            opened = projection.opened if projection is not None else 0
             self.dictionary_ = improved
-            self.history_.append(Progress(len(self.history_) + 1, seconds, objective, nonzeros))
+            self.history_.append(Progress(len(self.history_) + 1, seconds, objective, solver.nonzeros, opened))
             if self.on_progress is not None:
                 self.on_progress(self.history_[-1])
             reason = self._reason_to_stop()
             if reason is not None:
                 self.status_ = reason
                 break
-        self._warn_if_vanished(nonzeros)
+        self._warn_if_vanished(solver.nonzeros)
         return self
 
     def transform(self, X: Any, *, observed: Any = None, sparse: bool = False) -> Any:
@@ -224,9 +241,21 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
             return self.dictionary_.astype(self.dtype)
         return initial_atoms(signals.images, self.n_atoms, self.atom_shape, check_random_state(self.random_state))
 
-    def _resolved_penalty(self, working_set: WorkingSet, atoms: np.ndarray) -> float:
+    def _solver(
+        self, signals: Signals, atoms: np.ndarray
+    ) -> tuple[WorkingSet | FFCSC, CodeProjection | None, Iterator[np.ndarray]]:
+        """Return the solver's state, the rule's, and the iterations over both."""
+        projection = None if self.rule is None else CodeProjection(self.rule, self.order, self.scale)
+        if self.solver == "ffcsc":
+            ffcsc = FFCSC(signals.images, signals.observed, atoms, self.penalty_)
+            return ffcsc, projection, learn_ffcsc(ffcsc, projection)
+        working_set = WorkingSet(signals.images, signals.observed, atoms.shape[1:])
+        return working_set, projection, learn(working_set, atoms, self.penalty_, projection)
+
+    def _resolved_penalty(self, signals: Signals, atoms: np.ndarray) -> float:
         if self.penalty != "auto":
             return float(self.penalty)
+        working_set = WorkingSet(signals.images, signals.observed, atoms.shape[1:])
         with workers() as run:
             largest = working_set.largest_gradient(atoms, run)
         if largest <= 0:

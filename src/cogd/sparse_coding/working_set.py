@@ -129,6 +129,10 @@ class WorkingSet:
         np.copyto(self.residual, self.signal)
         self._subtract_codes(self.residual, self.seen, atoms)
 
+    @property
+    def nonzeros(self) -> int:
+        return int(np.count_nonzero(self.value))
+
     def objective(self, penalty: float) -> float:
         """Return 1/2 ||r||^2 + penalty ||z||_1 by the solver's own residual."""
         squares = np.square(self.residual, dtype=np.float64).sum()
@@ -167,6 +171,26 @@ class WorkingSet:
         matrix = _gradient_matrix(atoms)
         found = run(lambda strip: self._winners(strip, matrix, 0.0, max(self.layout.shapes[strip[0]])), self._strips)
         return float(max((self._best[winner].max(initial=0) for winner in found), default=0.0))
+
+    def replace(self, codes: Sequence[np.ndarray], atoms: np.ndarray) -> None:
+        """Put dense codes (K, rows, columns) of every image in place of the set's."""
+        layout, entries = self.layout, []
+        for i, dense in enumerate(codes):
+            row, column, atom = np.nonzero(dense.transpose(1, 2, 0))
+            position = layout.starts[i] + row * layout.strides[i] + column
+            entries.append((position, np.full(len(row), i, np.int32), atom.astype(np.int32), dense[atom, row, column]))
+        self.position, self.image, self.atom, self.value = map(np.concatenate, zip(*entries, strict=True))
+        self.refresh(atoms)
+
+    def images_and_observed(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Return the images (C, H, W), 0 where hidden, and where they were observed."""
+        _, height, width = self.layout.atom_shape
+        inner = [
+            np.s_[:, height - 1 : rows, width - 1 : columns]  # a code's rows are H + h - 1
+            for rows, columns in self.layout.shapes
+        ]
+        views = [(self.layout.view(self.signal, i)[w], self.layout.view(self.seen, i)[w]) for i, w in enumerate(inner)]
+        return [b.copy() for b, _ in views], [m > 0 for _, m in views]
 
     def entries(self, part: slice = slice(None)) -> tuple[np.ndarray, ...]:
         """Return (image, atom, row, column, value) of the codes."""
