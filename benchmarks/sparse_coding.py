@@ -1,11 +1,12 @@
-"""CoGD and sporco on the same images, start, threads and grading, in one run.
+"""CoGD, sporco and FFCSC on the same images, start, threads and grading, in one run.
 
     pip install "cogd[bench]"
     python benchmarks/sparse_coding.py --data DATA --seconds 120 --seeds 0 1 2
 
 DATA holds csc/fruit and csc/city. Every solver gets the same contrast-normalised images, the same unknown boundary,
 the same starting dictionary and the same wall-clock time; its clock stands still while `model.objective` grades its
-sparse iterate. sporco's parameters are searched first, on one image. Writes results/sparse_coding.{json,png}.
+sparse iterate. sporco's parameters are searched first, on one image. Writes results/sparse_coding_SET.json
+and .png for every set, and prints the tables; `--print` only prints those of the files that are there.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from PIL import Image
 from cogd.sparse_coding import model, normalize_contrast
 from cogd.sparse_coding.atoms import initial_atoms
 from cogd.sparse_coding.coder import encode, learn
+from cogd.sparse_coding.ffcsc import FFCSC, learn_ffcsc
 from cogd.sparse_coding.working_set import WorkingSet
 
 PENALTY, ATOMS, SIDE = 1.0, 100, 11
@@ -73,6 +75,18 @@ def learn_with_cogd(images: np.ndarray, atoms: np.ndarray, budget: float) -> lis
         if clock() >= budget:
             return curve
     raise AssertionError("learn() never ends")
+
+
+def learn_with_ffcsc(images: np.ndarray, atoms: np.ndarray, budget: float) -> list[Point]:
+    """Return the curve of the paper's baseline, one point an iteration."""
+    clock = Clock()
+    curve: list[Point] = []
+    solver = FFCSC(list(images), [np.ones(b.shape, bool) for b in images], atoms, PENALTY)
+    for improved in learn_ffcsc(solver):
+        clock.grade(curve, images, improved, solver.codes.numpy())
+        if clock() >= budget:
+            return curve
+    raise AssertionError("learn_ffcsc() never ends")
 
 
 def learn_with_sporco(
@@ -217,23 +231,24 @@ def seconds_to(curve: list[Point], goal: float) -> float:
     return next((seconds for seconds, value in curve if value <= goal), float("inf"))
 
 
-def run(name: str, images: np.ndarray, seconds: float, search_seconds: float, seeds: list[int]) -> dict:
+def run(name: str, images: np.ndarray, arguments: argparse.Namespace) -> dict:
     """Return the search, the curves of every seed, and the coding curves of one set."""
     warm = images[:1]
     learn_with_cogd(warm, _start(warm, 0), 0.1)  # compiles, or loads what an earlier run compiled
-    setting, tried = search_sporco(images[:1], _start(images, 0), search_seconds)
+    setting, tried = search_sporco(images[:1], _start(images, 0), arguments.search_seconds)
     print(name, "best sporco setting:", setting, flush=True)
-    curves: dict[str, list[list[Point]]] = {"CoGD": [], "sporco": []}
-    recoded = []
-    for seed in seeds:
+    curves: dict[str, list[list[Point]]] = {"CoGD": [], "sporco": [], "FFCSC": []}
+    recoded, seconds = [], arguments.seconds
+    for seed in arguments.seeds:
         atoms = _start(images, seed)
         curves["CoGD"].append(learn_with_cogd(images, atoms, seconds))
         curve, learned = learn_with_sporco(images, atoms, seconds, setting)
         curves["sporco"].append(curve)
+        curves["FFCSC"].append(learn_with_ffcsc(images, atoms, seconds))
         recoded.append(_optimum(images, learned, 1e-3))
         best = {solver: min(value for _, value in found[-1]) for solver, found in curves.items()}
         print(f"{name} seed {seed}: {best}, sporco's atoms with optimal codes {recoded[-1]:.1f}", flush=True)
-    coding = code(images, _trained(images, seeds[0]), min(seconds, 60.0))
+    coding = code(images, _trained(images, arguments.seeds[0]), min(seconds, 60.0))
     return {
         "sporco_setting": setting,
         "sporco_search": tried,
@@ -244,40 +259,41 @@ def run(name: str, images: np.ndarray, seconds: float, search_seconds: float, se
 
 
 def table(name: str, result: dict) -> str:
-    """Return the markdown rows of one set."""
+    """Return the markdown tables of one set."""
     rows = [
-        f"\n{name}: learning, penalty {PENALTY:g}, {ATOMS} atoms {SIDE}x{SIDE}\n",
-        "| run | sporco's best | with best codes | CoGD there after | times faster | CoGD's best | at 10938, 10650 |",
+        f"\n{name}: learning, penalty {PENALTY:g}, {ATOMS} atoms {SIDE}x{SIDE}, {result['threads']} thread(s)\n",
+        "| run | peer | its best | CoGD there after | times faster | CoGD's best | CoGD to 10938, to 10650 |",
         "|---|---|---|---|---|---|---|",
     ]
-    pairs = zip(result["curves"]["CoGD"], result["curves"]["sporco"], result["sporco_recoded"], strict=True)
-    for i, (ours, theirs, recoded) in enumerate(pairs):
-        when, best = min(theirs, key=lambda point: point[1])
-        cells = [f"{best:.1f} at {when:.0f} s", f"{recoded:.1f}", f"{seconds_to(ours, best):.2f} s"]
-        cells += [f"{when / seconds_to(ours, best):.0f}", f"{min(value for _, value in ours):.1f}"]
-        cells += [f"{seconds_to(ours, 10938):.2f} s, {seconds_to(ours, 10650):.2f} s"]
-        rows.append(f"| {i} | {' | '.join(cells)} |")
+    ours = result["curves"]["CoGD"]
+    for peer, runs in result["curves"].items():
+        for i, theirs in enumerate(runs if peer != "CoGD" else []):
+            when, best = min(theirs, key=lambda point: point[1])
+            there = seconds_to(ours[i], best)
+            cells = [peer, f"{best:.1f} at {when:.0f} s", f"{there:.2f} s", f"{when / there:.0f}"]
+            cells += [f"{min(value for _, value in ours[i]):.1f}"]
+            cells += [f"{seconds_to(ours[i], 10938):.2f} s, {seconds_to(ours[i], 10650):.2f} s"]
+            rows.append(f"| {i} | {' | '.join(cells)} |")
+    recoded = ", ".join(f"{value:.1f}" for value in result["sporco_recoded"])
     optimum = result["coding"]["optimum"][0][1]
-    rows += [
-        f"\n{name}: coding alone, to a relative gap of 1e-3 (optimum {optimum:.1f})\n",
-        "| solver | seconds |",
-        "|---|---|",
-    ]
+    rows += [f"\nsporco's last atoms with optimal codes: {recoded}"]
+    rows += [f"\n{name}: coding alone, to a relative gap of 1e-3 (optimum {optimum:.1f})\n"]
+    rows += ["| solver | seconds | best gap |", "|---|---|---|"]
     for solver, curve in result["coding"].items():
         if solver != "optimum":
-            rows.append(f"| {solver} | {seconds_to(curve, optimum * (1 + 1e-3)):.2f} |")
+            gap = min(value for _, value in curve) / optimum - 1
+            rows.append(f"| {solver} | {seconds_to(curve, optimum * (1 + 1e-3)):.2f} | {gap:.1e} |")
     return "\n".join(rows)
 
 
-def plot(results: dict[str, dict], path: Path) -> None:
+def plot(name: str, result: dict, path: Path) -> None:
     """Draw objective against time."""
-    figure, axes = plt.subplots(1, len(results), figsize=(6 * len(results), 4), squeeze=False, layout="constrained")
-    for axis, (name, result) in zip(axes[0], results.items(), strict=True):
-        for colour, (solver, curves) in zip(("C0", "C1"), result["curves"].items(), strict=True):
-            for i, curve in enumerate(curves):
-                axis.plot(*zip(*curve, strict=True), colour, label=solver if i == 0 else None, alpha=0.7)
-        axis.set(title=name, xlabel="seconds", ylabel="objective", xscale="log", yscale="log")
-        axis.legend()
+    figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
+    for c, (solver, curves) in enumerate(result["curves"].items()):
+        for i, curve in enumerate(curves):
+            axis.plot(*zip(*curve, strict=True), f"C{c}", label=solver if i == 0 else None, alpha=0.7)
+    axis.set(title=name, xlabel="seconds", ylabel="objective", xscale="log", yscale="log")
+    axis.legend()
     figure.savefig(path, dpi=120)
 
 
@@ -303,26 +319,31 @@ def main() -> None:
     parser.add_argument("--search-seconds", type=float, default=10.0, help="of every setting of sporco that is tried")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--print", action="store_true", help="only the tables of what was measured before")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # sporco's, about what it finds at import
-    limit_threads(arguments.threads)
-    results = {}
-    for name in arguments.sets:
-        images = load(Path(arguments.data) / "csc" / name)
-        results[name] = run(name, images, arguments.seconds, arguments.search_seconds, arguments.seeds)
-    about = {
+    if not arguments.print:
+        limit_threads(arguments.threads)
+        for name in arguments.sets:
+            images = load(Path(arguments.data) / "csc" / name)
+            result = {**about(arguments), **run(name, images, arguments)}
+            RESULTS.mkdir(exist_ok=True)
+            (RESULTS / f"sparse_coding_{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+            plot(name, result, RESULTS / f"sparse_coding_{name}.png")
+    for path in sorted(RESULTS.glob("sparse_coding_*.json")):
+        print(table(path.stem.removeprefix("sparse_coding_"), json.loads(path.read_text())))
+
+
+def about(arguments: argparse.Namespace) -> dict:
+    """Return what a result file must state of the run."""
+    return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()}",
         "versions": {package: version(package) for package in ("cogd", "sporco", "torch", "numba", "numpy")},
         "threads": arguments.threads,
         "seeds": arguments.seeds,
         "seconds": arguments.seconds,
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "sparse_coding.json").write_text(json.dumps({**about, "sets": results}, indent=1) + "\n")
-    plot(results, RESULTS / "sparse_coding.png")
-    for name, result in results.items():
-        print(table(name, result))
 
 
 if __name__ == "__main__":
