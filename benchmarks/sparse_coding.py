@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import time
 import warnings
 from collections.abc import Iterator
@@ -340,6 +341,9 @@ def about(arguments: argparse.Namespace) -> dict:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()}",
         "versions": {package: version(package) for package in ("cogd", "sporco", "torch", "numba", "numpy")},
+        "commit": subprocess.run(
+            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True
+        ).stdout.strip(),
         "threads": arguments.threads,
         "seeds": arguments.seeds,
         "seconds": arguments.seconds,

@@ -17,7 +17,7 @@ import torch
 from cogd.sparse_coding.code_projection import CodeProjection, Observation, as_signals
 from cogd.sparse_coding.working_set import WorkingSet
 
-BLOCK = 5  # positions, in both directions, that send one code per pass
+BLOCK = 4  # positions, in both directions, that send one code per pass
 SWEEPS_PER_PASS = 8
 LEARNING_TOLERANCE = 1e-2  # violation, as a share of the penalty, below which a code stays out while atoms still move
 UPDATES_PER_PASS = 8  # sweeps over the codes and the atoms in turn, between two gradients

@@ -207,7 +207,7 @@ class WorkingSet:
     def improve_atoms(self, atoms: np.ndarray) -> np.ndarray:
         """Return better atoms for the present codes."""
         lanes = pad_atoms(atoms)
-        order = np.argsort(self.atom.astype(np.int16), kind="stable")
+        order = np.argsort(self.atom.astype(np.min_scalar_type(len(atoms))), kind="stable")  # radix for few atoms
         starts = np.concatenate([[0], np.cumsum(np.bincount(self.atom, minlength=len(atoms)))])
         kernels.improve_atoms(
             self.residual, self.seen, self.layout.planes, self.layout.strides, lanes, atoms.shape[-1],
