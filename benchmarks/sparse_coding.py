@@ -16,7 +16,7 @@ import platform
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import product
@@ -38,55 +38,47 @@ RESULTS = Path(__file__).parent / "results"
 Point = tuple[float, float]  # seconds, objective
 
 
-class Clock:
-    """Seconds that a solver has worked; stands still while it is graded."""
+class Run:
+    """One solver's time and curve; its clock stands still while an iterate is graded, ever more rarely."""
 
-    def __init__(self):
-        self._begun, self._paused = time.perf_counter(), 0.0
+    def __init__(self, images: np.ndarray, budget: float):
+        self.images, self.budget, self.curve = images, budget, list[Point]()
+        self._begun, self._paused, self._due = time.perf_counter(), 0.0, 0.02
 
-    def __call__(self) -> float:
+    @property
+    def seconds(self) -> float:
         return time.perf_counter() - self._begun - self._paused
 
-    def grade(self, curve: list[Point], images: np.ndarray, dictionary: np.ndarray, codes: np.ndarray) -> None:
-        """Append the objective of an iterate to a curve, outside of the solver's time."""
-        seconds, began = self(), time.perf_counter()
-        b, d, z = (torch.from_numpy(np.ascontiguousarray(a, np.float32)) for a in (images, dictionary, codes))
-        curve.append((seconds, model.objective(b, torch.ones_like(b, dtype=torch.bool), d, z, PENALTY)))
-        self._paused += time.perf_counter() - began
-
-
-def moments(budget: float) -> Iterator[float]:
-    """Yield when to grade: ever more rarely, so that a curve has about 60 points."""
-    moment = 0.02
-    while True:
-        yield min(moment, budget)
-        moment *= 1.15
+    def ends(self, iterate: Callable[..., tuple[np.ndarray, np.ndarray]], *arguments) -> bool:
+        """Grade the solver's (atoms, codes), what `iterate` returns, where that is due, and return whether its time is over."""
+        seconds, began = self.seconds, time.perf_counter()
+        if seconds >= min(self._due, self.budget):
+            b, d, z = (
+                torch.from_numpy(np.ascontiguousarray(a, np.float32)) for a in (self.images, *iterate(*arguments))
+            )
+            self.curve.append((seconds, model.objective(b, torch.ones_like(b, dtype=torch.bool), d, z, PENALTY)))
+            self._due = 1.15 * max(self._due, seconds)
+            self._paused += time.perf_counter() - began
+        return seconds >= self.budget
 
 
 def learn_with_cogd(images: np.ndarray, atoms: np.ndarray, budget: float) -> list[Point]:
     """Return the curve of the default solver."""
-    clock, when = Clock(), moments(budget)
-    curve: list[Point] = []
-    due = next(when)
-    working_set = WorkingSet(list(images), [np.ones(b.shape, bool) for b in images], atoms.shape[1:])
+    run = Run(images, budget)
+    working_set = WorkingSet(list(images), _all_seen(images), atoms.shape[1:])
     for improved in learn(working_set, atoms, PENALTY):
-        if clock() >= due:
-            clock.grade(curve, images, improved, np.stack(working_set.dense(ATOMS)))
-            due = next(moment for moment in when if moment > clock() or moment >= budget)
-        if clock() >= budget:
-            return curve
+        if run.ends(lambda atoms: (atoms, np.stack(working_set.dense(ATOMS))), improved):
+            return run.curve
     raise AssertionError("learn() never ends")
 
 
 def learn_with_ffcsc(images: np.ndarray, atoms: np.ndarray, budget: float) -> list[Point]:
-    """Return the curve of the paper's baseline, one point an iteration."""
-    clock = Clock()
-    curve: list[Point] = []
-    solver = FFCSC(list(images), [np.ones(b.shape, bool) for b in images], atoms, PENALTY)
+    """Return the curve of the paper's baseline."""
+    run = Run(images, budget)
+    solver = FFCSC(list(images), _all_seen(images), atoms, PENALTY)
     for improved in learn_ffcsc(solver):
-        clock.grade(curve, images, improved, solver.codes.numpy())
-        if clock() >= budget:
-            return curve
+        if run.ends(lambda atoms: (atoms, solver.codes.numpy()), improved):
+            return run.curve
     raise AssertionError("learn_ffcsc() never ends")
 
 
@@ -96,16 +88,10 @@ def learn_with_sporco(
     """Return the curve and the last atoms of ConvBPDNMaskDictLearn; its mask hides the margin (see `_padded`)."""
     from sporco.dictlrn import cbpdndlmd
 
-    clock, when = Clock(), moments(budget)
-    curve: list[Point] = []
-    due = next(when)
+    run = Run(images, budget)
 
     def callback(solver) -> bool:
-        nonlocal due
-        if clock() >= due:
-            clock.grade(curve, images, _our_atoms(solver.getdict()), _our_codes(solver.getcoef(), len(images)))
-            due = next(moment for moment in when if moment > clock() or moment >= budget)
-        return clock() >= budget
+        return run.ends(lambda: (_our_atoms(solver.getdict()), _our_codes(solver.getcoef(), len(images))))
 
     options = cbpdndlmd.ConvBPDNMaskDictLearn.Options(
         {"Callback": callback, "MaxMainIter": 10**6, **_sporco_options(setting)},
@@ -117,7 +103,7 @@ def learn_with_sporco(
         atoms[:, 0].transpose(1, 2, 0), padded, PENALTY, mask, options, setting["xmethod"], setting["dmethod"]
     )
     solver.solve()
-    return curve, _our_atoms(solver.getdict())
+    return run.curve, _our_atoms(solver.getdict())
 
 
 def search_sporco(image: np.ndarray, atoms: np.ndarray, budget: float) -> tuple[dict, list[dict]]:
@@ -150,40 +136,34 @@ def code(images: np.ndarray, atoms: np.ndarray, budget: float) -> dict[str, list
 def _optimum(images: np.ndarray, atoms: np.ndarray, tolerance: float) -> float:
     """Return the objective at the optimal codes, computed in float64."""
     arrays = images.astype(float), atoms.astype(float)
-    coding = encode(list(arrays[0]), [np.ones(b.shape, bool) for b in images], arrays[1], PENALTY, tolerance)
+    coding = encode(list(arrays[0]), _all_seen(images), arrays[1], PENALTY, tolerance)
     return coding.working_set.objective(PENALTY)
 
 
 def _code_with_cogd(images: np.ndarray, atoms: np.ndarray) -> list[Point]:
     curve: list[Point] = []
     for tolerance in (0.3, 0.2, 0.1, 0.05, 0.02, 0.01):
-        clock = Clock()
-        coding = encode(list(images), [np.ones(b.shape, bool) for b in images], atoms, PENALTY, tolerance)
-        clock.grade(curve, images, atoms, np.stack(coding.working_set.dense(len(atoms))))
+        run = Run(images, 0.0)
+        codes = encode(list(images), _all_seen(images), atoms, PENALTY, tolerance).working_set
+        run.ends(lambda z: (atoms, np.stack(z.dense(len(atoms)))), codes)
+        curve += run.curve
     return curve
 
 
 def _code_with_sporco(images: np.ndarray, atoms: np.ndarray, budget: float, rho: float) -> list[Point]:
     from sporco.admm import cbpdn
 
-    clock, when = Clock(), moments(budget)
-    curve: list[Point] = []
-    due = next(when)
+    run = Run(images, budget)
 
-    def callback(solver) -> bool:
-        nonlocal due
-        if clock() >= due:
-            codes = solver.cbpdn.getcoef() if hasattr(solver, "cbpdn") else solver.getcoef()
-            clock.grade(curve, images, atoms, _our_codes(codes[..., :ATOMS], len(images)))
-            due = next(moment for moment in when if moment > clock() or moment >= budget)
-        return clock() >= budget
+    def callback(inner) -> bool:
+        return run.ends(lambda: (atoms, _our_codes(inner.getcoef()[..., :ATOMS], len(images))))
 
     options = cbpdn.ConvBPDN.Options(
         {"Callback": callback, "MaxMainIter": 10**6, "RelStopTol": 0.0, "rho": rho, "AutoRho": {"Enabled": False}}
     )
     padded, mask = _padded(images)
     cbpdn.AddMaskSim(cbpdn.ConvBPDN, atoms[:, 0].transpose(1, 2, 0), padded, mask, PENALTY, opt=options, dimK=1).solve()
-    return curve
+    return run.curve
 
 
 def _padded(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -298,13 +278,17 @@ def plot(name: str, result: dict, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+def _all_seen(images: np.ndarray) -> list[np.ndarray]:
+    return [np.ones(image.shape, bool) for image in images]
+
+
 def _start(images: np.ndarray, seed: int) -> np.ndarray:
     return initial_atoms(list(images), ATOMS, (SIDE, SIDE), np.random.RandomState(seed))
 
 
 def _trained(images: np.ndarray, seed: int) -> np.ndarray:
     atoms = _start(images, seed)
-    working_set = WorkingSet(list(images), [np.ones(b.shape, bool) for b in images], atoms.shape[1:])
+    working_set = WorkingSet(list(images), _all_seen(images), atoms.shape[1:])
     steps = learn(working_set, atoms, PENALTY)
     return [next(steps) for _ in range(50)][-1]
 
