@@ -50,7 +50,7 @@ class Run:
         return time.perf_counter() - self._begun - self._paused
 
     def ends(self, iterate: Callable[..., tuple[np.ndarray, np.ndarray]], *arguments) -> bool:
-        """Grade the solver's (atoms, codes), what `iterate` returns, where that is due, and return whether its time is over."""
+        """Grade the (atoms, codes) that `iterate` returns where that is due; return whether the time is over."""
         seconds, began = self.seconds, time.perf_counter()
         if seconds >= min(self._due, self.budget):
             b, d, z = (

@@ -280,6 +280,9 @@ def test_codes_that_would_not_fit_are_refused(images, learner, monkeypatch):
     with pytest.raises(MemoryError, match="sparse=True"):
         learner.transform(images)
     assert learner.transform(images, sparse=True).is_sparse
+    for change in ({"solver": "ffcsc"}, {"rule": "paper"}):
+        with pytest.raises(MemoryError, match="working_set"):
+            ConvDictionaryLearner(**{**SMALL, **change}).fit(images)
 
 
 def test_wrong_channels_and_codes_are_refused(images, learner):

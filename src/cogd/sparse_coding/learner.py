@@ -28,6 +28,7 @@ from cogd.sparse_coding.storage import load_dictionary, save_dictionary
 from cogd.sparse_coding.working_set import WorkingSet
 
 AUTO_FRACTION = 0.1  # penalty="auto" is this share of lambda_max
+DENSE_COPIES = 12  # of all codes, that FFCSC and the rules hold at once
 NOT_SAVED = ("on_progress", "warm_start")
 
 
@@ -153,7 +154,8 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         """
         signals, _ = self._read(X, observed)
         if not sparse:
-            self._check_room(signals)
+            remedy = "Use transform(..., sparse=True), or fewer images."
+            _check_room(signals, self.dictionary_, 1, "the dense codes of these images", remedy)
         codes = self._encode(signals)
         return codes.sparse(len(self.dictionary_)) if sparse else signals.give_back(codes.dense(len(self.dictionary_)))
 
@@ -245,6 +247,9 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         self, signals: Signals, atoms: np.ndarray
     ) -> tuple[WorkingSet | FFCSC, CodeProjection | None, Iterator[np.ndarray]]:
         """Return the solver's state, the rule's, and the iterations over both."""
+        if self.solver == "ffcsc" or self.rule is not None:
+            what = 'solver="ffcsc"' if self.solver == "ffcsc" else f"rule={self.rule!r}"
+            _check_room(signals, atoms, DENSE_COPIES, what, 'Use solver="working_set" with rule=None, or fewer images.')
         projection = None if self.rule is None else CodeProjection(self.rule, self.order, self.scale)
         if self.solver == "ffcsc":
             ffcsc = FFCSC(signals.images, signals.observed, atoms, self.penalty_)
@@ -286,12 +291,6 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         detail = self._encode(signals).reconstruction(self.dictionary_)
         return [d + s for d, s in zip(detail, smooth, strict=True)]
 
-    def _check_room(self, signals: Signals) -> None:
-        height, width = self.dictionary_.shape[2:]
-        positions = sum((b.shape[1] + height - 1) * (b.shape[2] + width - 1) for b in signals.images)
-        needed = len(self.dictionary_) * positions * self.dictionary_.itemsize
-        check_memory(needed, "the dense codes of these images", "Use transform(..., sparse=True), or fewer images.")
-
     def _warn_if_vanished(self, nonzeros: int) -> None:
         if nonzeros == 0:
             warnings.warn(
@@ -299,3 +298,10 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
                 UserWarning,
                 stacklevel=3,
             )
+
+
+def _check_room(signals: Signals, atoms: np.ndarray, copies: int, what: str, remedy: str) -> None:
+    """Refuse what holds dense codes of these images where they will not fit into memory."""
+    height, width = atoms.shape[2:]
+    positions = sum((b.shape[1] + height - 1) * (b.shape[2] + width - 1) for b in signals.images)
+    check_memory(copies * len(atoms) * positions * atoms.itemsize, what, remedy)
