@@ -94,7 +94,7 @@ def learn_with_sporco(
         return run.ends(lambda: (_our_atoms(solver.getdict()), _our_codes(solver.getcoef(), len(images))))
 
     options = cbpdndlmd.ConvBPDNMaskDictLearn.Options(
-        {"Callback": callback, "MaxMainIter": 10**6, **_sporco_options(setting)},
+        {"Callback": callback, "MaxMainIter": 10**6, **_sporco_options(setting, len(images))},
         xmethod=setting["xmethod"],
         dmethod=setting["dmethod"],
     )
@@ -185,9 +185,10 @@ def _our_codes(codes: np.ndarray, n_images: int) -> np.ndarray:
     return np.roll(reordered, (SIDE - 1, SIDE - 1), axis=(-2, -1))
 
 
-def _sporco_options(setting: dict) -> dict:
+def _sporco_options(setting: dict, n_images: int) -> dict:
+    """Return sporco's options; the atoms' curvature L is given per image, as it grows with their number."""
     xstep = {"L": setting["Lx"]} if "Lx" in setting else {"rho": setting["rho"]}
-    dstep = {"L": setting["L"]} if "L" in setting else {"rho": setting["sigma"]}
+    dstep = {"L": n_images * setting["L"]} if "L" in setting else {"rho": setting["sigma"]}
     return {"CBPDN": xstep, "CCMOD": dstep}
 
 

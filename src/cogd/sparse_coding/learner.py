@@ -63,7 +63,7 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         smoothing: Where above 0, images are coded without their smooth part (`preprocessing.smooth_part` of this
             strength), which pictures get back. 5 suits photographs; 0 is for images without a smooth part.
         max_iter: `fit` stops after so many iterations,
-        tol: or once an iteration lowers the objective by less than this share of it,
+        tol: or once an iteration changes the objective by no more than this share of it,
         time_limit: or after so many seconds.
         transform_tol: How exact codes are: the largest violation of optimality, as a share of the penalty.
         dtype: "float32" or "float64".
@@ -269,7 +269,7 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
 
     def _reason_to_stop(self) -> str | None:
         last = self.history_[-1]
-        if len(self.history_) > 2 and self.history_[-2].objective - last.objective <= self.tol * last.objective:
+        if len(self.history_) > 2 and abs(self.history_[-2].objective - last.objective) <= self.tol * last.objective:
             return "tol"
         if last.iteration >= self.max_iter:
             return "max_iter"
