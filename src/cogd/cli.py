@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cogd import __version__
-from cogd.commands import training
+from cogd.commands import sparse_coding, training
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode="markdown"
@@ -129,6 +129,7 @@ def _usage_errors() -> Iterator[None]:
         raise typer.BadParameter(str(error)) from error
 
 
+sparse_coding.register(app)
 training.register(app)
 
 

@@ -11,6 +11,6 @@ def told_plainly() -> Iterator[None]:
     """Print the message of an error that names its own remedy and exit with 1."""
     try:
         yield
-    except (ValueError, OSError, ArithmeticError) as error:
+    except (ValueError, TypeError, OSError, ArithmeticError, MemoryError) as error:
         typer.secho(f"error: {error}", fg="red", err=True)
         raise typer.Exit(1) from error

@@ -1,0 +1,113 @@
+"""Cogradient descent between codes and atoms: which codes are corrected after an iteration of a solver, and by what.
+
+Coordinate (k, p) couples the code x_kp with the atom A_k. With g = A x - b on the observed pixels,
+
+    c_kp = [<g, delta A_k at p> / delta x_kp]^order        beta_kp = -+ scale eta c_kp        x_hat = x(t+1) + beta x(t)
+
+where the gate of atom k is open: ||x_k||_1 below its mean over k, and sum_p |beta_kp| at or above its median over k
+(all atoms have norm <= 1, so that their own norm says nothing).  [Eqs. bt_csc, bczhangkernel; Alg. alg_csc, line 4]
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cogd.coupling import threshold_value
+from cogd.projection import is_open
+from cogd.sparse_coding import model
+
+Rule = Literal["descent", "paper", "rollback"] | None
+
+
+class Signal(NamedTuple):
+    """One image (C, H, W) and where it was observed."""
+
+    image: Tensor
+    observed: Tensor
+
+
+class Observation(NamedTuple):
+    """What a projection needs from before an iteration: the codes, beta for each, and which atoms are open."""
+
+    codes: list[Tensor]
+    betas: list[Tensor]
+    opened: Tensor
+
+
+class CodeProjection:
+    """The rule's memory over a run: call `observe` before an iteration of a solver and `project` after it."""
+
+    def __init__(self, rule: Rule, order: int, scale: float):
+        self.rule, self.order, self.scale = rule, order, scale
+        self.opened = 0  # atoms whose gate the last projection found open
+        self._held: tuple[Tensor, list[Tensor]] | None = None
+
+    def observe(self, signals: Sequence[Signal], atoms: Tensor, codes: list[Tensor]) -> Observation | None:
+        """Judge gates and corrections at (x(t), A(t)); None on the first call, which has nothing to compare with."""
+        held = self._held
+        if self.rule != "rollback":
+            self._held = (atoms, codes)
+        if held is None:
+            return None
+        rate = (-1 if self.rule == "descent" else 1) * self.scale * step_size(atoms, codes[0].shape[1:])
+        change = atoms - held[0]
+        betas = [
+            code_betas(signal, atoms, change, x, x - x_s, rate, self.order)
+            for signal, x, x_s in zip(signals, codes, held[1], strict=True)
+        ]
+        return Observation(codes, betas, open_atoms(codes, betas))
+
+    def project(self, observation: Observation | None, new_atoms: Tensor, new_codes: list[Tensor]) -> list[Tensor]:
+        """Return the codes after an iteration, corrected where the gate was open.  [Eq. bt_csc]"""
+        projected = new_codes
+        if observation is not None:
+            opened = observation.opened.view(-1, 1, 1)
+            self.opened = int(observation.opened.sum())
+            earlier = self._held[1] if self.rule == "rollback" and self._held is not None else None
+            projected = [
+                _finite(torch.where(opened, new + beta * x if earlier is None else earlier[i], new), new)
+                for i, (new, beta, x) in enumerate(zip(new_codes, observation.betas, observation.codes, strict=True))
+            ]
+        if self.rule == "rollback":
+            self._held = (new_atoms, projected)
+        return projected
+
+
+def code_betas(
+    signal: Signal, atoms: Tensor, atoms_change: Tensor, x: Tensor, x_change: Tensor, rate: float, order: int
+) -> Tensor:
+    """Return beta (K, rows, columns), at most 1 in size for orders above 1.  [Eqs. coupled5, bczhangkernel]
+
+    Where a code hardly moved, its slope dA/dx is taken as 1.
+    """
+    g = -model.residual(signal.image[None], signal.observed[None], atoms, x[None])
+    smallness = torch.finfo(x.dtype).eps ** 0.5
+    near_zero = x_change.abs() <= smallness * x.abs().clamp(min=1.0)
+    along_change = model.adjoint(atoms_change, g)[0] / torch.where(near_zero, 1.0, x_change)
+    along_ones = model.adjoint(torch.ones_like(atoms[:1]), g)[0]
+    beta = rate * torch.where(near_zero, along_ones, along_change) ** order
+    return beta if order == 1 else beta.clamp(-1.0, 1.0)
+
+
+def open_atoms(codes: list[Tensor], betas: list[Tensor]) -> Tensor:
+    """Return the gate of every atom.  [Eqs. bch2, sign_function]"""
+    sparse = torch.stack([x.abs().sum((1, 2)) for x in codes]).sum(0)
+    partner = torch.stack([beta.abs().sum((1, 2)) for beta in betas]).sum(0)
+    return is_open(sparse, partner, threshold_value("mean", sparse), threshold_value("median", partner))
+
+
+def step_size(atoms: Tensor, shape: Sequence[int]) -> float:
+    """Return eta = 1/L, L a bound on the curvature in the codes: max over frequencies of sum_k |fft(A_k)|^2."""
+    spectrum = torch.fft.rfft2(atoms, s=tuple(shape)).abs().square().sum((0, 1)).max().item()
+    return 1 / spectrum if spectrum > 0 else 0.0
+
+
+def _finite(projected: Tensor, new: Tensor) -> Tensor:
+    return torch.where(projected.isfinite(), projected, new)
+
+
+def as_signals(images: Sequence[Any], observed: Sequence[Any]) -> list[Signal]:
+    """Return arrays as the tensors that the rule reads."""
+    return [Signal(torch.from_numpy(b), torch.from_numpy(m.copy())) for b, m in zip(images, observed, strict=True)]

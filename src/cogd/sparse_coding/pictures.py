@@ -1,0 +1,106 @@
+"""Picture files in and out, in their own depth, and the pictures that a dictionary gives."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".pgm", ".ppm")
+GREY_MODES = {"L": "L", "1": "L", "I;16": "I;16", "I;16B": "I;16"}
+COLOUR_MODES = ("RGB", "CMYK", "YCbCr", "LAB", "HSV")
+
+
+def read_picture(path: str | Path) -> np.ndarray:
+    """Return a picture (C, H, W), uint8 or uint16, one channel where it is grey and three where it has colours.
+
+    Palettes and CMYK are converted to RGB; a picture with transparency is refused, as it would be lost.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path) as file:
+                picture = ImageOps.exif_transpose(file)
+                picture.load()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"there is no picture {str(path)!r}.") from error
+    except UnidentifiedImageError as error:
+        raise ValueError(f"{str(path)!r} is no picture in a known format.") from error
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise ValueError(f"{str(path)!r} is larger than {Image.MAX_IMAGE_PIXELS} pixels. Cut it into parts.") from error
+    except (OSError, SyntaxError) as error:
+        raise ValueError(f"{str(path)!r} is damaged or cut short: {error}. Copy it again.") from error
+    return _as_array(picture, path)
+
+
+def write_picture(path: str | Path, picture: np.ndarray) -> None:
+    """Write a picture (C, H, W) or (H, W), uint8 or uint16, in the format of the path's suffix."""
+    planes = picture.reshape(-1, *picture.shape[-2:])
+    image = Image.fromarray(planes[0] if len(planes) == 1 else np.ascontiguousarray(planes.transpose(1, 2, 0)))
+    try:
+        image.save(path)
+    except ValueError as error:
+        raise ValueError(f"{str(path)!r} needs the suffix of a picture format, such as .png.") from error
+
+
+def read_grey_folder(folder: str | Path) -> tuple[list[np.ndarray], list[str]]:
+    """Return a folder's pictures (H, W) in grey, in order of name, and the reason for every file that was left out."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {str(folder)!r}.")
+    pictures, left_out = [], []
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        if path.suffix.lower() not in SUFFIXES:
+            left_out.append(f"{path.name}: not a picture by its suffix")
+            continue
+        try:
+            pictures.append(grey(read_picture(path)))
+        except ValueError as error:
+            left_out.append(f"{path.name}: {error}")
+    if not pictures:
+        raise ValueError(f"{str(folder)!r} holds no picture that can be read ({', '.join(SUFFIXES)}).")
+    return pictures, left_out
+
+
+def grey(picture: np.ndarray) -> np.ndarray:
+    """Return the luma (H, W) of a picture (C, H, W) in its own dtype."""
+    if len(picture) == 1:
+        return picture[0]
+    return np.rint(np.tensordot([0.299, 0.587, 0.114], picture, 1)).astype(picture.dtype)
+
+
+def read_holes(path: str | Path, shape: tuple[int, ...]) -> np.ndarray:
+    """Return where a picture is missing, (H, W): where the picture of its holes is white."""
+    holes = grey(read_picture(path))
+    if holes.shape != shape:
+        raise ValueError(f"{str(path)!r} must be as large as the picture, {shape} (H, W); it is {holes.shape}.")
+    missing = holes > np.iinfo(holes.dtype).max // 2
+    if missing.all() or not missing.any():
+        raise ValueError(
+            f"{str(path)!r} is {'all' if missing.all() else 'nowhere'} white; white marks what is missing."
+        )
+    return missing
+
+
+def tiling(dictionary: np.ndarray) -> np.ndarray:
+    """Return the picture of all atoms, (H, W) or (C, H, W) uint8, most grey = 0, each atom at its own contrast."""
+    count, channels, height, width = dictionary.shape
+    columns = int(np.ceil(np.sqrt(count)))
+    rows = -(-count // columns)
+    canvas = np.zeros((channels, rows * (height + 1) + 1, columns * (width + 1) + 1), np.uint8)
+    for k, atom in enumerate(dictionary):
+        top, left = 1 + k // columns * (height + 1), 1 + k % columns * (width + 1)
+        scaled = atom / max(np.abs(atom).max(), np.finfo(atom.dtype).tiny)
+        canvas[:, top : top + height, left : left + width] = np.rint(127.5 * (1 + scaled))
+    return canvas[0] if channels == 1 else canvas
+
+
+def _as_array(picture: Image.Image, path: str | Path) -> np.ndarray:
+    if picture.has_transparency_data:
+        raise ValueError(f"{str(path)!r} has transparency, which would be lost. Flatten it first.")
+    if picture.mode in GREY_MODES:
+        return np.asarray(picture.convert(GREY_MODES[picture.mode]))[None]
+    if picture.mode == "P" or picture.mode in COLOUR_MODES:
+        colours = np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
+        return colours[:1] if picture.mode == "P" and (colours == colours[:1]).all() else colours
+    raise ValueError(f"{str(path)!r} has the mode {picture.mode}; save it with 8 or 16 bits in grey, or 8 bits in RGB.")

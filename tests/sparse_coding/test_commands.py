@@ -1,0 +1,145 @@
+"""The commands, on files as users have them, and the files that cannot be used."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from textures import textured
+from typer.testing import CliRunner
+
+from cogd.cli import app
+from cogd.sparse_coding.learner import ConvDictionaryLearner
+from cogd.sparse_coding.pictures import read_picture, tiling, write_picture
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def folder(tmp_path, random):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for i, image in enumerate(textured(random, 3, 40, 48)):
+        pixels = np.clip(128 + 40 * image, 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    return folder
+
+
+@pytest.fixture
+def dictionary(folder, tmp_path):
+    path = tmp_path / "d.safetensors"
+    result = run(
+        *("learn", folder, "-o", path, "--atoms", 12, "--atom-size", 7, "--penalty", 0.05, "--max-iter", 15),
+    )
+    assert result.exit_code == 0, result.output
+    return path
+
+
+def test_learn_reports_and_leaves_out_other_files(folder, tmp_path):
+    (folder / "notes.txt").write_text("no picture")
+    (folder / "cut.png").write_bytes((folder / "0.png").read_bytes()[:300])
+    result = run("learn", folder, "-o", tmp_path / "d.safetensors", "--atoms", 3, "--atom-size", 5, "--max-iter", 2)
+    assert result.exit_code == 0
+    assert "left out notes.txt: not a picture" in result.output
+    assert "left out cut.png" in result.output
+    assert "3 atoms from 3 pictures" in result.output
+    assert ConvDictionaryLearner.load(tmp_path / "d.safetensors").dictionary_.shape == (3, 1, 5, 5)
+
+
+def test_inpaint_simulated_and_real_holes(folder, dictionary, tmp_path, random):
+    photo, out, holes = folder / "0.png", tmp_path / "out.png", tmp_path / "holes.png"
+    result = run("inpaint", photo, "-d", dictionary, "-o", out, "--missing", 0.4)
+    assert result.exit_code == 0, result.output
+    assert float(result.output.split("PSNR ")[1].split()[0]) > 20
+    missing = random.random((40, 48)) < 0.3
+    Image.fromarray(missing.astype(np.uint8) * 255).save(holes)
+    assert run("inpaint", photo, "-d", dictionary, "-o", out, "--holes", holes).exit_code == 0
+    (before,), (after,) = read_picture(photo), read_picture(out)
+    assert after.dtype == np.uint8
+    np.testing.assert_array_equal(after[~missing], before[~missing])
+    assert np.abs(after[missing].astype(float) - before[missing]).mean() < 20
+
+
+def test_colours_and_sixteen_bits_come_back_as_they_are(dictionary, tmp_path, random):
+    grey = np.clip(0.5 + 0.15 * textured(random, 1, 30, 30), 0, 1)
+    deep, colour = (65535 * grey).astype(np.uint16), (255 * grey.repeat(3, 0)).astype(np.uint8)
+    for name, picture in (("deep.png", deep), ("colour.png", colour)):
+        write_picture(tmp_path / name, picture)
+        assert (
+            run("inpaint", tmp_path / name, "-d", dictionary, "-o", tmp_path / "o.png", "--missing", 0.3).exit_code == 0
+        )
+        back = read_picture(tmp_path / "o.png")
+        assert (back.dtype, back.shape) == (picture.dtype, picture.shape)
+        assert (back == picture).mean() > 0.6
+
+
+def test_reconstruct_and_show(folder, dictionary, tmp_path):
+    result = run("reconstruct", folder / "1.png", "-d", dictionary, "-o", tmp_path / "r.png", "--penalty", 0.01)
+    assert float(result.output.split("PSNR ")[1].split()[0]) > 25
+    result = run("show", dictionary, "-o", tmp_path / "s.png")
+    assert "12 atoms of 7 x 7, 1 channel(s), penalty 0.05" in result.output
+    assert read_picture(tmp_path / "s.png").shape == (1, 25, 33)
+
+
+def test_tiling_of_one_atom():
+    canvas = tiling(np.array([[[[1.0, -1.0], [0.0, 0.5]]]]))
+    np.testing.assert_array_equal(canvas[1:3, 1:3], [[255, 0], [128, 191]])
+    assert tiling(np.ones((5, 3, 2, 2))).shape == (3, 7, 10)
+
+
+@pytest.mark.parametrize("mode", ["CMYK", "P", "YCbCr", "RGB"])
+def test_colour_modes_are_read_as_rgb(tmp_path, random, mode):
+    path = tmp_path / ("p.png" if mode == "P" else "p.jpg")
+    Image.fromarray(random.integers(0, 255, (9, 8, 3), np.uint8)).convert(mode).save(path)
+    assert read_picture(path).shape == (3, 9, 8)
+
+
+def test_what_cannot_be_used_is_one_line(folder, dictionary, tmp_path, monkeypatch):
+    photo, out = folder / "0.png", tmp_path / "o.png"
+    Image.fromarray(np.zeros((40, 48, 4), np.uint8)).save(tmp_path / "clear.png")
+    Image.fromarray(np.zeros((40, 47), np.uint8)).save(tmp_path / "small.png")
+    Image.fromarray(np.zeros((40, 48), np.uint8)).save(tmp_path / "black.png")
+    (tmp_path / "empty").mkdir()
+    common = ("-d", dictionary, "-o", out)
+    for arguments, message in [
+        (("inpaint", tmp_path / "none.png", *common, "--missing", 0.5), "there is no picture"),
+        (("inpaint", tmp_path / "clear.png", *common, "--missing", 0.5), "transparency"),
+        (("inpaint", photo, *common), "either --holes"),
+        (("inpaint", photo, *common, "--missing", 1.5), "between 0 and 1; got 1.5"),
+        (("inpaint", photo, *common, "--holes", tmp_path / "small.png"), "as large as the picture"),
+        (("inpaint", photo, *common, "--holes", tmp_path / "black.png"), "nowhere white"),
+        (("inpaint", photo, *common, "--missing", 0.5, "--penalty", 0), "penalty must be"),
+        (("inpaint", photo, "-d", photo, "-o", out, "--missing", 0.5), "damaged or no safetensors"),
+        (("inpaint", photo, "-d", dictionary, "-o", tmp_path / "o.xyz", "--missing", 0.5), "suffix of a picture"),
+        (("learn", tmp_path / "nowhere"), "there is no folder"),
+        (("learn", tmp_path / "empty"), "holds no picture"),
+        (("learn", folder, "--penalty", "high"), "--penalty must be a number"),
+        (("learn", folder, "--atom-size", 99), "at least as large as an atom"),
+    ]:
+        result = run(*arguments)
+        assert result.exit_code == 1, arguments
+        assert message in result.output, (arguments, result.output)
+        assert len(result.output.strip().splitlines()) == 1
+    assert not out.exists()
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    assert "larger than 100 pixels" in run("inpaint", photo, *common, "--missing", 0.5).output
+
+
+def test_ctrl_c_saves_what_was_learned(folder, tmp_path, monkeypatch):
+    def interrupt(progress, max_iter, time_limit):
+        if progress.iteration == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("cogd.commands.sparse_coding._show_progress", interrupt)
+    path = tmp_path / "d.safetensors"
+    result = run("learn", folder, "-o", path, "--atoms", 3, "--atom-size", 5)
+    assert "ended by interrupted" in result.output
+    assert len(ConvDictionaryLearner.load(path).history_) == 2
+
+
+def test_the_command_line_imports_no_torch():
+    code = "import cogd.cli, sys; assert not {'torch', 'numba', 'sklearn', 'PIL'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

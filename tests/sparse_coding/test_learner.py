@@ -1,0 +1,292 @@
+"""The estimator: protocol, containers, pictures in and out, files, and what is refused."""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from textures import textured
+
+from cogd.sparse_coding import ConvDictionaryLearner, model
+from cogd.sparse_coding import learner as learner_module
+
+SMALL: dict[str, Any] = {"n_atoms": 5, "atom_shape": (5, 5), "penalty": 0.3, "max_iter": 4, "random_state": 0}
+
+
+@pytest.fixture
+def images(random):
+    return textured(random, 3, 24, 20)
+
+
+@pytest.fixture
+def learner(images):
+    return ConvDictionaryLearner(**SMALL).fit(images)
+
+
+def test_the_scikit_learn_protocol(images):
+    learner = ConvDictionaryLearner(**SMALL)
+    assert ConvDictionaryLearner(**learner.get_params()).get_params() == learner.get_params()
+    assert learner.set_params(penalty=0.4).penalty == 0.4
+    assert learner.fit(images) is learner
+    copy = clone(learner)
+    assert copy.get_params() == learner.get_params()
+    with pytest.raises(NotFittedError):
+        copy.transform(images)
+    assert learner.fit_transform(images).shape == (3, 5, 28, 24)
+    assert "ConvDictionaryLearner" in repr(learner)
+
+
+def test_shapes_dtypes_and_feasible_atoms(learner, images):
+    codes = learner.transform(images)
+    assert learner.dictionary_.shape == (5, 1, 5, 5)
+    assert np.sqrt((learner.dictionary_**2).sum((1, 2, 3))).max() <= 1 + 1e-6
+    assert codes.shape == (3, 5, 28, 24)
+    assert codes.dtype == learner.dictionary_.dtype == np.float32
+    assert learner.inverse_transform(codes).shape == (3, 1, 24, 20)
+    assert ConvDictionaryLearner(**SMALL, dtype="float64").fit_transform(images).dtype == np.float64
+
+
+def test_history_is_graded_by_the_model(images):
+    learner = ConvDictionaryLearner(**SMALL, dtype="float64").fit(images)
+    objectives = [progress.objective for progress in learner.history_]
+    assert learner.status_ == "max_iter"
+    assert [progress.iteration for progress in learner.history_] == [1, 2, 3, 4]
+    assert objectives == sorted(objectives, reverse=True)
+    b, d = torch.from_numpy(images[:, None]), torch.from_numpy(learner.dictionary_)
+    codes = torch.from_numpy(learner.transform(images))
+    assert model.objective(b, torch.ones_like(b, dtype=torch.bool), d, codes, 0.3) <= objectives[-1] * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("setting", [{"tol": 0.5}, {"time_limit": 1e-9}, {"max_iter": 1}])
+def test_what_stops_fit_is_said(images, setting):
+    learner = ConvDictionaryLearner(**{**SMALL, **setting}).fit(images)
+    assert learner.status_ in setting
+    assert len(learner.history_) <= 3
+
+
+def test_an_interrupt_leaves_the_last_dictionary(images):
+    def interrupt(progress):
+        if progress.iteration == 2:
+            raise KeyboardInterrupt
+
+    learner = ConvDictionaryLearner(**SMALL, on_progress=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        learner.fit(images)
+    assert learner.status_ == "interrupted"
+    expected = ConvDictionaryLearner(**{**SMALL, "max_iter": 2}).fit(images)
+    np.testing.assert_array_equal(learner.dictionary_, expected.dictionary_)
+
+
+def test_the_seed_decides(images, learner):
+    again = ConvDictionaryLearner(**SMALL).fit(images)
+    np.testing.assert_array_equal(again.dictionary_, learner.dictionary_)
+    other = ConvDictionaryLearner(**{**SMALL, "random_state": 1}).fit(images)
+    assert not np.array_equal(other.dictionary_, learner.dictionary_)
+
+
+def test_warm_start_goes_on(images, learner):
+    before = learner.history_[-1].objective
+    learner.set_params(warm_start=True).fit(images)
+    assert learner.history_[-1].objective < before
+
+
+def test_hidden_pixels_change_nothing_bit_for_bit(images, random):
+    observed = random.random(images.shape) < 0.6
+    others = np.where(observed, images, np.nan)
+    for smoothing in (0.0, 3.0):
+        one, two = (
+            ConvDictionaryLearner(**SMALL, smoothing=smoothing).fit(X, observed=observed) for X in (images, others)
+        )
+        np.testing.assert_array_equal(one.dictionary_, two.dictionary_)
+        np.testing.assert_array_equal(
+            one.transform(images, observed=observed), two.transform(others, observed=observed)
+        )
+        filled = one.inpaint(images, observed=observed), two.inpaint(others, observed=observed)
+        np.testing.assert_array_equal(filled[0], filled[1])
+
+
+def test_containers_in_are_containers_out(images, learner):
+    codes, tensor = learner.transform(images), torch.from_numpy(images)
+    assert isinstance(learner.transform(tensor), torch.Tensor)
+    np.testing.assert_array_equal(learner.transform(tensor), codes)
+    as_list = learner.transform([images[0], images[1][:, :12]])
+    assert [item.shape for item in as_list] == [(5, 28, 24), (5, 28, 16)]
+    assert isinstance(learner.inpaint([tensor[0]], observed=[tensor[0] > 0])[0], torch.Tensor)
+    assert learner.inpaint(images[:, None], observed=images[:, None] > 0).shape == (3, 1, 24, 20)
+    back = learner.inverse_transform(as_list)
+    assert [item.shape for item in back] == [(1, 24, 20), (1, 24, 12)]
+
+
+def test_sparse_codes_are_the_dense_ones(images, learner):
+    sparse = learner.transform(images, sparse=True)
+    assert sparse.is_sparse
+    np.testing.assert_array_equal(sparse.to_dense(), learner.transform(images))
+    np.testing.assert_array_equal(learner.inverse_transform(sparse), learner.inverse_transform(sparse.to_dense()))
+
+
+def test_inpaint_keeps_what_was_seen_and_fills_the_rest(images, random):
+    observed = random.random(images.shape) < 0.7
+    learner = ConvDictionaryLearner(**{**SMALL, "n_atoms": 20, "max_iter": 30}).fit(images, observed=observed)
+    filled = learner.inpaint(images, observed=observed)
+    assert filled.dtype == images.dtype == np.float64
+    np.testing.assert_array_equal(filled[observed], images[observed])
+    assert np.square(filled - images)[~observed].mean() < 0.5 * np.square(images)[~observed].mean()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_pictures_come_back_in_their_range_and_type(images, random, dtype):
+    top = np.iinfo(dtype).max
+    pictures = (np.clip(0.5 + 0.15 * images, 0, 1) * top).astype(dtype)
+    observed = random.random(pictures.shape) < 0.7
+    learner = ConvDictionaryLearner(**{**SMALL, "penalty": 0.02, "max_iter": 20}, smoothing=3.0)
+    filled = learner.fit(pictures, observed=observed).inpaint(pictures, observed=observed)
+    assert filled.dtype == dtype
+    np.testing.assert_array_equal(filled[observed], pictures[observed])
+    errors = np.abs(filled.astype(float) - pictures)[~observed] / top
+    assert errors.mean() < 0.06
+    whole = learner.reconstruct(pictures)
+    assert whole.dtype == dtype
+    assert np.abs(whole.astype(float) - pictures).mean() / top < 0.05
+
+
+def test_grey_channels_that_repeat_code_as_one_scaled(images, learner):
+    colour = np.repeat(images[:, None], 3, axis=1) / np.sqrt(3)
+    three = ConvDictionaryLearner(**SMALL)
+    three.dictionary_, three.penalty_ = np.repeat(learner.dictionary_, 3, axis=1) / np.float32(np.sqrt(3)), 0.3
+    np.testing.assert_allclose(three.transform(colour), learner.transform(images), atol=2e-2)
+
+
+def test_auto_penalty_is_a_tenth_of_lambda_max(images):
+    learner = ConvDictionaryLearner(**{**SMALL, "penalty": "auto", "dtype": "float64"}).fit(images)
+    atoms = learner_module.initial_atoms(list(images[:, None]), 5, (5, 5), np.random.RandomState(0))
+    b = torch.from_numpy(images[:, None])
+    largest = model.largest_penalty(b, torch.ones_like(b, dtype=torch.bool), torch.from_numpy(atoms))
+    assert learner.penalty_ == pytest.approx(0.1 * largest)
+
+
+def test_save_and_load(tmp_path, images, learner):
+    learner.save(tmp_path / "d.safetensors")
+    loaded = ConvDictionaryLearner.load(tmp_path / "d.safetensors")
+    assert loaded.get_params() == learner.get_params()
+    assert (loaded.penalty_, loaded.history_, loaded.status_) == (
+        learner.penalty_,
+        learner.history_,
+        learner.status_,
+    )
+    np.testing.assert_array_equal(loaded.transform(images), learner.transform(images))
+    assert [path.name for path in tmp_path.iterdir()] == ["d.safetensors"]
+
+
+def test_files_that_hold_no_dictionary_are_refused(tmp_path, learner):
+    path = tmp_path / "d.safetensors"
+    with pytest.raises(FileNotFoundError, match=r"no file .*d\.safetensors"):
+        ConvDictionaryLearner.load(path)
+    learner.save(path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:100], whole[:-10], b"\x80\x04pickle", b"\xff" * 300):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"d\.safetensors' is damaged"):
+            ConvDictionaryLearner.load(path)
+    save_file({"dictionary": learner.dictionary_}, path)
+    with pytest.raises(ValueError, match="no dictionary written by"):
+        ConvDictionaryLearner.load(path)
+    good: dict[str, Any] = {"settings": learner.get_params(), "penalty": 1.0, "history": [], "status": "tol"}
+    good["settings"].pop("on_progress")
+    for atoms, about, message in [
+        (learner.dictionary_ * np.nan, good, "NaN"),
+        (learner.dictionary_ * 9, good, "norm at most 1"),
+        (learner.dictionary_[0], good, "shape"),
+        (learner.dictionary_, {**good, "penalty": -1}, "penalty must be"),
+        (learner.dictionary_, {**good, "settings": {"n_atoms": 3}}, "describes no learner"),
+        (learner.dictionary_, {**good, "settings": {**good["settings"], "evil": 1}}, "describes no learner"),
+    ]:
+        save_file({"dictionary": atoms}, path, {"format": "cogd-dictionary-1", "about": json.dumps(about)})
+        with pytest.raises(ValueError, match=message):
+            ConvDictionaryLearner.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"penalty": 0}, "penalty must be a finite number > 0; got 0"),
+        ({"penalty": -1.0}, "penalty must be"),
+        ({"penalty": math.nan}, "penalty must be"),
+        ({"penalty": "much"}, "penalty must be"),
+        ({"n_atoms": 0}, "n_atoms must be an integer >= 1; got 0"),
+        ({"n_atoms": 2.5}, "n_atoms"),
+        ({"atom_shape": 11}, "atom_shape must be"),
+        ({"atom_shape": (5, 0)}, "atom_shape"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"tol": -1e-3}, "tol must be a finite number >= 0"),
+        ({"time_limit": 0}, "time_limit"),
+        ({"transform_tol": 0.0}, "transform_tol"),
+        ({"smoothing": -1}, "smoothing"),
+        ({"dtype": "float16"}, "dtype must be"),
+        ({"atom_shape": (21, 5)}, "at least as large as an atom"),
+    ],
+)
+def test_settings_out_of_range_are_refused(images, change, message):
+    with pytest.raises(ValueError, match=message):
+        ConvDictionaryLearner(**{**SMALL, **change}).fit(images[:, :20])
+
+
+@pytest.mark.parametrize(
+    ("X", "observed", "message"),
+    [
+        (np.ones((9, 9)), None, r"shape \(N, H, W\).*X\[None\]"),
+        (np.ones((1, 1, 1, 9, 9)), None, "shape"),
+        (np.ones((0, 9, 9)), None, "no images"),
+        ([], None, "no images"),
+        (np.ones((2, 0, 9)), None, "empty"),
+        ([np.ones((9, 9)), np.ones((3, 9, 9))], None, "equally many channels"),
+        (np.full((1, 9, 9), np.nan), None, "NaN or infinite"),
+        (np.full((1, 9, 9), np.inf), None, "NaN or infinite"),
+        (np.ones((1, 9, 9, 3)), None, "channels first"),
+        (np.ones((1, 9, 9), bool), None, "boolean"),
+        (np.ones((1, 9, 9), complex), None, "real numbers"),
+        ([["a"]], None, "real numbers"),
+        (np.ones((1, 9, 9)), np.ones((1, 9, 8), bool), r"observed\[0\] must have its image's shape"),
+        (np.ones((2, 9, 9)), np.ones((1, 9, 9), bool), "one mask per image"),
+        (np.ones((1, 9, 9)), np.ones((1, 9, 9)), "boolean, True where"),
+        (np.ones((1, 9, 9)), np.zeros((1, 9, 9), bool), "no observed pixel"),
+    ],
+)
+def test_images_that_cannot_be_coded_are_refused(X, observed, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        ConvDictionaryLearner(**SMALL).fit(X, observed=observed)
+
+
+def test_a_penalty_that_leaves_no_code_is_warned_of(images):
+    with pytest.warns(UserWarning, match="all codes are zero: penalty=1e"):
+        learner = ConvDictionaryLearner(**{**SMALL, "penalty": 1e6}).fit(images)
+    assert np.isfinite(learner.dictionary_).all()
+
+
+def test_constant_images(images):
+    blank = np.zeros((2, 12, 12))
+    with pytest.raises(ValueError, match="blank"):
+        ConvDictionaryLearner(**{**SMALL, "penalty": "auto"}).fit(blank)
+    with pytest.warns(UserWarning, match="all codes are zero"):
+        ConvDictionaryLearner(**SMALL).fit(blank)
+
+
+def test_codes_that_would_not_fit_are_refused(images, learner, monkeypatch):
+    monkeypatch.setattr("cogd.sparse_coding.checks.free_memory", lambda: 1000.0)
+    with pytest.raises(MemoryError, match="sparse=True"):
+        learner.transform(images)
+    assert learner.transform(images, sparse=True).is_sparse
+    for change in ({"solver": "ffcsc"}, {"rule": "paper"}):
+        with pytest.raises(MemoryError, match="working_set"):
+            ConvDictionaryLearner(**{**SMALL, **change}).fit(images)
+
+
+def test_wrong_channels_and_codes_are_refused(images, learner):
+    with pytest.raises(ValueError, match="as many channels as the atoms, 1; got 3"):
+        learner.transform(np.ones((1, 3, 9, 9)))
+    with pytest.raises(ValueError, match="K = 5 atoms"):
+        learner.inverse_transform(np.ones((1, 4, 9, 9)))

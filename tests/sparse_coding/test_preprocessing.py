@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+
+from cogd.sparse_coding.metrics import paper_psnr, paper_ssim, psnr, ssim
+from cogd.sparse_coding.preprocessing import normalize_contrast, smooth_part
+
+
+def test_normalize_contrast_against_loops(random):
+    image = random.random((16, 15))
+    padded = np.pad(image, 6, mode="reflect")
+    steps = np.arange(-6, 7)
+    window = np.exp(-0.5 * (steps[:, None] ** 2 + steps[None] ** 2) / (3 * 1.591) ** 2)
+    window /= window.sum()
+    mean, deviation = np.empty_like(image), np.empty_like(image)
+    for y in range(16):
+        for x in range(15):
+            patch = padded[y : y + 13, x : x + 13]
+            mean[y, x] = (window * patch).sum()
+            deviation[y, x] = np.sqrt((window * patch**2).sum() - mean[y, x] ** 2)
+    expected = (image - mean) / np.maximum(deviation, np.sort(deviation.ravel())[120 - 1])
+    np.testing.assert_allclose(normalize_contrast(image), expected - expected.mean(), atol=1e-10)
+
+
+def test_normalize_contrast_ignores_brightness_and_contrast_and_survives_constants(random):
+    image = random.random((20, 20))
+    np.testing.assert_allclose(normalize_contrast(3 * image + 5), normalize_contrast(image), atol=1e-9)
+    assert not normalize_contrast(np.full((20, 20), 0.25)).any()
+    with pytest.raises(ValueError, match="at least 13"):
+        normalize_contrast(random.random((12, 20)))
+    with pytest.raises(ValueError, match="NaN"):
+        normalize_contrast(np.full((20, 20), np.nan))
+
+
+def test_smooth_part_solves_its_equation_and_ignores_holes(random):
+    image, observed = random.random((2, 14, 17)), random.random((2, 14, 17)) < 0.6
+    s = smooth_part(image, observed, 2.0, tolerance=1e-12)
+    for c in range(2):
+        padded = np.pad(s[c], 1, mode="edge")
+        neighbours = padded[:-2, 1:-1] + padded[2:, 1:-1] + padded[1:-1, :-2] + padded[1:-1, 2:]
+        laplacian = neighbours - 4 * s[c]
+        np.testing.assert_allclose(observed[c] * (s[c] - image[c]), 2.0 * laplacian, atol=1e-9)
+    np.testing.assert_array_equal(smooth_part(np.where(observed, image, np.nan), observed, 2.0, 1e-12), s)
+    np.testing.assert_allclose(smooth_part(np.full((1, 9, 9), 7.0), observed[:1, :9, :9], 5.0), 7.0)
+
+
+def test_metrics(random):
+    image = random.random((30, 40))
+    noisy = image + 0.1 * random.standard_normal(image.shape)
+    assert psnr(image, image) == np.inf
+    assert psnr(image * 255, noisy * 255, 255) == pytest.approx(psnr(image, noisy, 1.0))
+    where = random.random(image.shape) < 0.5
+    assert psnr(image, np.where(where, image, 0), where=where) == np.inf
+    assert ssim(image, image) == pytest.approx(1)
+    assert 0 < ssim(image, noisy, where=where) < 1
+    assert paper_psnr(image, 3 * image + 7) > 200  # scaled separately, so brightness and contrast do not count
+    assert paper_ssim(image, 3 * image + 7) == pytest.approx(1)
+    assert paper_ssim(image, noisy) < 1
+    assert paper_ssim(image, np.zeros_like(image)) < 0.1
+    with pytest.raises(ValueError, match="one shape"):
+        psnr(image, noisy[:-1])
+    with pytest.raises(ValueError, match="where"):
+        psnr(image, noisy, where=where[:-1])
