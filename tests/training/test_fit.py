@@ -374,7 +374,7 @@ def test_bfloat16_runs_and_is_part_of_the_config(tmp_path):
 
 
 def test_the_digits_are_learned():
-    """One epoch in eight of the recipe: the accuracy is far from chance, and the full recipe's is in the README."""
+    """A third of the recipe, far from chance."""
     torch.manual_seed(0)
     _, result = run(build("digits", 10), "digits", read_recipe("digits", epochs=4))
     assert result.metrics["accuracy"] > 0.8
