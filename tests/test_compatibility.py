@@ -456,9 +456,17 @@ def train_compiled(model, optimizer, data, backend, scheduler=None):
 
 
 @with_compiler
-@pytest.mark.parametrize("period", [1, 3])
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("base", ["momentum", "adam"])
+@pytest.mark.parametrize(
+    ("backend", "base", "period"),
+    [
+        ("eager", "momentum", 1),
+        ("eager", "momentum", 3),
+        ("eager", "adam", 3),
+        ("aot_eager", "momentum", 3),
+        ("aot_eager", "adam", 1),
+        pytest.param("inductor", "adam", 1, marks=pytest.mark.slow),
+    ],
+)
 @all_rules
 def test_a_compiled_step_gives_the_same_numbers(backend, base, rule, period, monkeypatch):
     model, optimizer = build(base, rule, period)

@@ -58,7 +58,7 @@ def test_a_distributed_checkpoint_resumes_bit_for_bit(base, rule, flat, tmp_path
 
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("flat", [False, True])
-@pytest.mark.parametrize("base", ["sgd", "momentum", "rmsprop", "adamw-fused"])
+@pytest.mark.parametrize("base", ["sgd", "adamw-fused"])
 @all_rules
 def test_distributed_state_dicts_restore_a_new_optimizer(base, rule, flat, frozen):
     options = StateDictOptions(flatten_optimizer_state_dict=flat)
@@ -130,7 +130,7 @@ def ranks(tmp_path_factory):
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=PATIENCE)
     context = multiprocessing.spawn(train_in_parallel, (store.port, folder), nprocs=WORLD, join=False, daemon=True)
     try:  # a join returns as soon as one more process has ended
-        assert any([context.join(PATIENCE.total_seconds()) for _ in range(WORLD)]), "the ranks hang"
+        assert any(context.join(PATIENCE.total_seconds()) for _ in range(WORLD)), "the ranks hang"
     finally:
         for process in context.processes:
             process.kill()
