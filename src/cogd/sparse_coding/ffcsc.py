@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cogd.sparse_coding import model
-from cogd.sparse_coding.code_projection import CodeProjection, as_signals
+from cogd.sparse_coding.code_projection import CodeProjection, Signal
 
 STEPS = 10  # of ADMM on each side in an iteration
 HEURISTIC = 60.0  # gamma_2 = HEURISTIC * penalty / max |b|, as the method's authors set it
@@ -23,15 +23,23 @@ ATOMS_RATIO, CODES_RATIO = 5000.0, 500.0  # gamma_2 / gamma_1
 
 
 class FFCSC:
-    """Images of one size, and the iterates: feasible atoms and sparse codes."""
+    """Images of one size, and the iterates: feasible atoms and sparse codes, all on one device."""
 
-    def __init__(self, images: Sequence[np.ndarray], observed: Sequence[np.ndarray], atoms: np.ndarray, penalty: float):
+    def __init__(
+        self,
+        images: Sequence[np.ndarray],
+        observed: Sequence[np.ndarray],
+        atoms: np.ndarray,
+        penalty: float,
+        device: str = "cpu",
+    ):
         if len({image.shape for image in images}) > 1:
             raise ValueError('solver="ffcsc" needs images of one size; choose solver="working_set".')
-        self.images = torch.from_numpy(np.stack([np.where(m, b, 0) for b, m in zip(images, observed, strict=True)]))
-        self.observed = torch.from_numpy(np.stack(list(observed)))
+        seen = [np.where(m, b, 0) for b, m in zip(images, observed, strict=True)]
+        self.images = torch.from_numpy(np.stack(seen)).to(device)
+        self.observed = torch.from_numpy(np.stack(list(observed))).to(device)
         self.penalty = penalty
-        self.atoms = torch.from_numpy(atoms.copy())
+        self.atoms = torch.from_numpy(atoms.copy()).to(device)
         height, width = atoms.shape[2:]
         margin = (width - 1, 0, height - 1, 0)
         self._b = torch.nn.functional.pad(self.images, margin)
@@ -107,14 +115,14 @@ class FFCSC:
 
 def learn_ffcsc(solver: FFCSC, projection: CodeProjection | None = None) -> Iterator[np.ndarray]:
     """Improve atoms and codes in turn, for ever, with the rule's projection after each; yield the atoms."""
-    signals = as_signals(list(solver.images.numpy()), list(solver.observed.numpy()))
+    signals = [Signal(b, m) for b, m in zip(solver.images, solver.observed, strict=True)]
     while True:
         observation = None if projection is None else projection.observe(signals, solver.atoms, list(solver.codes))
         solver.update_atoms()
         solver.update_codes()
         if projection is not None:
             solver.correct(torch.stack(projection.project(observation, solver.atoms, list(solver.codes))))
-        yield solver.atoms.numpy()
+        yield solver.atoms.cpu().numpy()
 
 
 def _by_frequency(images: Tensor) -> Tensor:
@@ -125,7 +133,7 @@ def _by_frequency(images: Tensor) -> Tensor:
 def _woodbury(B: Tensor, ratio: float) -> Tensor:
     """Return (ratio I + B B^H)^-1 of every frequency."""
     gram = B @ B.mH
-    return torch.linalg.inv(gram + ratio * torch.eye(gram.shape[1], dtype=gram.dtype))
+    return torch.linalg.inv(gram + ratio * torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device))
 
 
 def _ridge(B: Tensor, inverse: Tensor, target: Tensor, prior: Tensor) -> Tensor:

@@ -15,13 +15,19 @@ from torch.nn.functional import conv2d, pad
 
 def reconstruct(dictionary: Tensor, codes: Tensor) -> Tensor:
     """Return D z: out(i) = sum_k sum_q d_k(q) z_k(i + h-1 - q), the valid part of the convolution."""
-    return conv2d(codes, dictionary.flip(-2, -1).transpose(0, 1))
+    return correlate(codes, dictionary.flip(-2, -1).transpose(0, 1))
 
 
 def adjoint(dictionary: Tensor, images: Tensor) -> Tensor:
     """Return D^T b, shaped as codes: every atom correlated with the images at every shift that touches them."""
     height, width = dictionary.shape[-2:]
-    return conv2d(pad(images, (width - 1, width - 1, height - 1, height - 1)), dictionary)
+    return correlate(pad(images, (width - 1, width - 1, height - 1, height - 1)), dictionary)
+
+
+def correlate(images: Tensor, kernels: Tensor) -> Tensor:
+    """Return torch's conv2d in the tensors' own precision, the same bits each time: on a GPU not in TF32."""
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+        return conv2d(images, kernels)
 
 
 def residual(images: Tensor, observed: Tensor, dictionary: Tensor, codes: Tensor) -> Tensor:
