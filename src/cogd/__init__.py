@@ -1,7 +1,6 @@
 """CoGD: cogradient descent for coupled variables in PyTorch."""
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from cogd.optimizer import CoGD as CoGD
     from cogd.optimizer import ProjectionStats as ProjectionStats
 
-__version__ = version("cogd")
+    __version__: str
 
 _HOMES = {
     "CoGD": "cogd.optimizer",
@@ -29,6 +28,10 @@ __all__ = ["__version__", *_HOMES]
 
 def __getattr__(name: str):
     """Import a public name on first use, so that importing cogd, or its command line, imports no torch."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("cogd")
     if name not in _HOMES:
         raise AttributeError(f"module 'cogd' has no attribute {name!r}; it has {', '.join(__all__)}.")
     return getattr(import_module(_HOMES[name]), name)

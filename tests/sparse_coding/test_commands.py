@@ -1,8 +1,5 @@
 """The commands, on files as users have them, and the files that cannot be used."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -12,6 +9,8 @@ from typer.testing import CliRunner
 from cogd.cli import app
 from cogd.sparse_coding.learner import ConvDictionaryLearner
 from cogd.sparse_coding.pictures import read_picture, tiling, write_picture
+
+USAGE = ("either --holes", "between 0 and 1; got 1.5", "penalty must be", "--penalty must be a number")
 
 
 def run(*arguments):
@@ -120,7 +119,7 @@ def test_what_cannot_be_used_is_one_line(folder, dictionary, tmp_path, monkeypat
         (("learn", folder, "--atom-size", 99), "at least as large as an atom"),
     ]:
         result = run(*arguments)
-        assert result.exit_code == 1, arguments
+        assert result.exit_code == (2 if message in USAGE else 1), arguments
         assert message in result.output, (arguments, result.output)
         assert len(result.output.strip().splitlines()) == 1
     assert not out.exists()
@@ -136,10 +135,6 @@ def test_ctrl_c_saves_what_was_learned(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("cogd.commands.sparse_coding._show_progress", interrupt)
     path = tmp_path / "d.safetensors"
     result = run("learn", folder, "-o", path, "--atoms", 3, "--atom-size", 5)
+    assert result.exit_code == 130
     assert "ended by interrupted" in result.output
     assert len(ConvDictionaryLearner.load(path).history_) == 2
-
-
-def test_the_command_line_imports_no_torch():
-    code = "import cogd.cli, sys; assert not {'torch', 'numba', 'sklearn', 'PIL'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)

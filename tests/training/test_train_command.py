@@ -32,11 +32,6 @@ def finish(process: subprocess.Popen) -> str:
     return out + err
 
 
-def test_importing_the_command_line_imports_no_torch():
-    code = "import sys, cogd.cli; assert not {'torch', 'pydantic', 'numpy'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT)
-
-
 def test_train_then_evaluate_then_again(tmp_path):
     trained = cogd("train", "-o", str(tmp_path / "run"), *QUICK)
     assert trained.exit_code == 0, trained.output
@@ -61,7 +56,7 @@ def test_train_then_evaluate_then_again(tmp_path):
 )
 def test_mistakes_are_one_line(tmp_path, arguments, message):
     result = cogd("train", "-o", str(tmp_path / "run"), *arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert message in result.stderr
     assert not (tmp_path / "run").exists()
 

@@ -1,12 +1,13 @@
-"""`cogd learn`, `inpaint`, `reconstruct` and `show`: parse, call, print."""
+"""`cogd learn`, `inpaint`, `reconstruct` and `show`: parse, call, answer."""
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cogd.commands.errors import told_plainly
+from cogd.commands.conventions import Answer, Quiet, Seed, add, note
+from cogd.commands.errors import INTERRUPTED, usage_errors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,33 +30,43 @@ def learn(
     ] = 5.0,
     max_iter: Annotated[int, typer.Option(help="Stop after so many iterations.")] = 100,
     time_limit: Annotated[float | None, typer.Option(help="Stop after so many seconds.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the starting dictionary.")] = 0,
-) -> None:
-    """Learn a dictionary from the pictures of a folder. Ctrl-C ends it and keeps what was learned."""
-    with told_plainly():
-        from cogd.sparse_coding.learner import ConvDictionaryLearner
-        from cogd.sparse_coding.pictures import read_grey_folder
+    seed: Seed = 0,
+    quiet: Quiet = False,
+) -> Answer:
+    """Learn a dictionary from the pictures of a folder.
 
-        pictures, left_out = read_grey_folder(folder)
-        for reason in left_out:
-            typer.echo(f"left out {reason}", err=True)
-        learner = ConvDictionaryLearner(
-            atoms,
-            (atom_size, atom_size),
-            "auto" if penalty == "auto" else _number(penalty),
-            smoothing=smoothing,
-            max_iter=max_iter,
-            time_limit=time_limit,
-            random_state=seed,
-            on_progress=lambda progress: _show_progress(progress, max_iter, time_limit),
-        )
-        try:
-            learner.fit(pictures)
-        except KeyboardInterrupt:
-            if not hasattr(learner, "dictionary_"):
-                raise
-        learner.save(output)
-        _say_what_was_learned(learner, len(pictures), output)
+    Ctrl-C ends it and keeps what was learned.
+
+    Examples:
+      cogd learn photos                                             # 100 atoms of 11 x 11
+      cogd learn photos --atoms 64 --time-limit 60 -o small.safetensors
+      cogd learn photos --penalty 0.1 --seed 1 --quiet --json
+    """
+    from cogd.sparse_coding.learner import ConvDictionaryLearner
+    from cogd.sparse_coding.pictures import read_grey_folder
+
+    with usage_errors():
+        weight: float | Literal["auto"] = "auto" if penalty == "auto" else _number(penalty)
+    pictures, left_out = read_grey_folder(folder)
+    for reason in left_out:
+        note(f"left out {reason}", quiet)
+    learner = ConvDictionaryLearner(
+        atoms,
+        (atom_size, atom_size),
+        weight,
+        smoothing=smoothing,
+        max_iter=max_iter,
+        time_limit=time_limit,
+        random_state=seed,
+        on_progress=None if quiet else lambda progress: _show_progress(progress, max_iter, time_limit),
+    )
+    try:
+        learner.fit(pictures)
+    except KeyboardInterrupt:
+        if not hasattr(learner, "dictionary_"):
+            raise
+    learner.save(output)
+    return _what_was_learned(learner, len(pictures), output)
 
 
 def inpaint(
@@ -67,52 +78,85 @@ def inpaint(
         float | None, typer.Option(help="Or hide this share of all pixels, and say how well they come back.")
     ] = None,
     penalty: Penalty = None,
-    seed: Annotated[int, typer.Option(help="Seed of which pixels --missing hides.")] = 0,
-) -> None:
-    """Fill in the missing pixels of a picture; all others stay as they are."""
-    with told_plainly():
-        from cogd.sparse_coding.pictures import read_picture, write_picture
+    seed: Seed = 0,
+) -> Answer:
+    """Fill in the missing pixels of a picture.
 
-        picture = read_picture(photo)
-        hidden = _hidden_pixels(picture, holes, missing, seed)
-        observed = ~hidden[None].repeat(len(picture), axis=0)
-        learner, together = _load_for(dictionary, picture, penalty)
-        filled = learner.inpaint(together(picture), observed=together(observed)).reshape(picture.shape)
-        write_picture(output, filled)
-        typer.echo(f"{output}: {hidden.mean():.1%} of {picture.shape[2]} x {picture.shape[1]} pixels filled in")
-        if missing is not None:
-            _say_how_good(picture, filled, hidden)
+    All others stay as they are. --seed decides which pixels --missing hides.
+
+    Examples:
+      cogd inpaint photo.png -d dict.safetensors -o filled.png --holes scratches.png
+      cogd inpaint photo.png -d dict.safetensors -o trial.png --missing 0.5   # with PSNR
+    """
+    from cogd.sparse_coding.pictures import read_picture, write_picture
+
+    picture = read_picture(photo)
+    hidden = _hidden_pixels(picture, holes, missing, seed)
+    observed = ~hidden[None].repeat(len(picture), axis=0)
+    learner, together = _load_for(dictionary, picture, penalty)
+    filled = learner.inpaint(together(picture), observed=together(observed)).reshape(picture.shape)
+    write_picture(output, filled)
+    said = f"{output}: {hidden.mean():.1%} of {picture.shape[2]} x {picture.shape[1]} pixels filled in"
+    result = Answer({"output": output, "missing": float(hidden.mean())}, said)
+    return result if missing is None else _with_quality(result, picture, filled, hidden)
 
 
-def reconstruct(photo: Path, dictionary: Dictionary, output: Output, penalty: Penalty = None) -> None:
-    """Make a picture of its sparse codes: what the dictionary can say of it."""
-    with told_plainly():
-        import numpy as np
+def reconstruct(
+    photo: Annotated[Path, typer.Argument(help="The picture.")],
+    dictionary: Dictionary,
+    output: Output,
+    penalty: Penalty = None,
+) -> Answer:
+    """Make a picture of its sparse codes.
 
-        from cogd.sparse_coding.pictures import read_picture, write_picture
+    It shows what the dictionary can say of the picture.
 
-        picture = read_picture(photo)
-        learner, together = _load_for(dictionary, picture, penalty)
-        made = learner.reconstruct(together(picture)).reshape(picture.shape)
-        write_picture(output, made)
-        typer.echo(str(output))
-        _say_how_good(picture, made, np.ones(picture.shape[1:], bool))
+    Examples:
+      cogd reconstruct photo.png -d dict.safetensors -o sparse.png
+      cogd reconstruct photo.png -d dict.safetensors -o sparse.png --penalty 0.01 --json
+    """
+    import numpy as np
+
+    from cogd.sparse_coding.pictures import read_picture, write_picture
+
+    picture = read_picture(photo)
+    learner, together = _load_for(dictionary, picture, penalty)
+    made = learner.reconstruct(together(picture)).reshape(picture.shape)
+    write_picture(output, made)
+    everywhere = np.ones(picture.shape[1:], bool)
+    return _with_quality(Answer({"output": output}, str(output)), picture, made, everywhere)
 
 
 def show(
     dictionary: Annotated[Path, typer.Argument(help="A dictionary that `cogd learn` wrote.")],
     output: Output = Path("dictionary.png"),
-) -> None:
-    """Say what a dictionary file holds, and draw its atoms."""
-    with told_plainly():
-        from cogd.sparse_coding.learner import ConvDictionaryLearner
-        from cogd.sparse_coding.pictures import tiling, write_picture
+) -> Answer:
+    """Say what a dictionary holds, and draw its atoms.
 
-        learner = ConvDictionaryLearner.load(dictionary)
-        write_picture(output, tiling(learner.dictionary_))
-        count, channels, height, width = learner.dictionary_.shape
-        typer.echo(f"{count} atoms of {height} x {width}, {channels} channel(s), penalty {learner.penalty_:.4g}")
-        typer.echo(f"learned in {len(learner.history_)} iterations, ended by {learner.status_}; drawn in {output}")
+    Examples:
+      cogd show dict.safetensors                # the drawing is dictionary.png
+      cogd show dict.safetensors -o atoms.png --json
+    """
+    from cogd.sparse_coding.learner import ConvDictionaryLearner
+    from cogd.sparse_coding.pictures import tiling, write_picture
+
+    learner = ConvDictionaryLearner.load(dictionary)
+    write_picture(output, tiling(learner.dictionary_))
+    count, channels, height, width = learner.dictionary_.shape
+    about = {
+        "output": output,
+        "atoms": count,
+        "channels": channels,
+        "atom_shape": [height, width],
+        "penalty": learner.penalty_,
+        "iterations": len(learner.history_),
+        "status": learner.status_,
+    }
+    shown = (
+        f"{count} atoms of {height} x {width}, {channels} channel(s), penalty {learner.penalty_:.4g}\n"
+        f"learned in {len(learner.history_)} iterations, ended by {learner.status_}; drawn in {output}"
+    )
+    return Answer(about, shown)
 
 
 def _load_for(path: Path, picture: "np.ndarray", penalty: float | None) -> tuple["ConvDictionaryLearner", Any]:
@@ -122,7 +166,8 @@ def _load_for(path: Path, picture: "np.ndarray", penalty: float | None) -> tuple
 
     learner = ConvDictionaryLearner.load(path)
     if penalty is not None:
-        learner.penalty_ = checked_penalty(penalty)
+        with usage_errors():
+            learner.penalty_ = checked_penalty(penalty)
     if learner.dictionary_.shape[1] == 1:
         return learner, lambda array: array[:, None]
     return learner, lambda array: array[None]
@@ -134,23 +179,25 @@ def _hidden_pixels(picture: "np.ndarray", holes: Path | None, missing: float | N
     from cogd.sparse_coding.pictures import read_holes
 
     if (holes is None) == (missing is None):
-        raise ValueError("give either --holes HOLES.png or --missing SHARE.")
+        raise typer.BadParameter("give either --holes HOLES.png or --missing SHARE.")
     if holes is not None:
         return read_holes(holes, picture.shape[1:])
     if missing is None or not 0 < missing < 1:
-        raise ValueError(f"--missing must be a share of the pixels between 0 and 1; got {missing}.")
+        raise typer.BadParameter(f"--missing must be a share of the pixels between 0 and 1; got {missing}.")
     return np.random.default_rng(seed).random(picture.shape[1:]) < missing
 
 
-def _say_how_good(picture: "np.ndarray", made: "np.ndarray", where: "np.ndarray") -> None:
+def _with_quality(answer: Answer, picture: "np.ndarray", made: "np.ndarray", where: "np.ndarray") -> Answer:
+    """Add how well the pixels came back."""
     import numpy as np
 
     from cogd.sparse_coding.metrics import psnr, ssim
 
     top = float(np.iinfo(picture.dtype).max)
-    in_all = np.broadcast_to(where, picture.shape)
-    similarity = np.mean([ssim(p, m, top, where) for p, m in zip(picture, made, strict=True)])
-    typer.echo(f"PSNR {psnr(picture, made, top, in_all):.2f} dB, SSIM {similarity:.4f} on those pixels")
+    decibels = psnr(picture, made, top, np.broadcast_to(where, picture.shape))
+    similarity = float(np.mean([ssim(p, m, top, where) for p, m in zip(picture, made, strict=True)]))
+    said = f"{answer.shown}\nPSNR {decibels:.2f} dB, SSIM {similarity:.4f} on those pixels"
+    return Answer({**answer.data, "psnr": decibels, "ssim": similarity}, said)
 
 
 def _show_progress(progress: "Progress", max_iter: int, time_limit: float | None) -> None:
@@ -164,15 +211,24 @@ def _show_progress(progress: "Progress", max_iter: int, time_limit: float | None
         typer.echo(line, err=True)
 
 
-def _say_what_was_learned(learner: "ConvDictionaryLearner", n_pictures: int, output: Path) -> None:
-    if sys.stderr.isatty():
-        typer.echo(err=True)
+def _what_was_learned(learner: "ConvDictionaryLearner", n_pictures: int, output: Path) -> Answer:
     last = learner.history_[-1] if learner.history_ else None
     ending = f"objective {last.objective:.6g} after {last.seconds:.1f} s" if last else "no iteration"
-    typer.echo(
+    data = {
+        "output": output,
+        "pictures": n_pictures,
+        "atoms": learner.n_atoms,
+        "penalty": learner.penalty_,
+        "iterations": len(learner.history_),
+        "objective": last and last.objective,
+        "seconds": last and last.seconds,
+        "status": learner.status_,
+    }
+    said = (
         f"{output}: {learner.n_atoms} atoms from {n_pictures} pictures, penalty {learner.penalty_:.4g}, {ending}, "
         f"ended by {learner.status_}"
     )
+    return Answer(data, said, INTERRUPTED if learner.status_ == "interrupted" else 0)
 
 
 def _number(text: str) -> float:
@@ -185,4 +241,4 @@ def _number(text: str) -> float:
 def register(app: typer.Typer) -> None:
     """Add this file's commands to the command line."""
     for command in (learn, inpaint, reconstruct, show):
-        app.command()(command)
+        add(app, command)

@@ -1,24 +1,21 @@
 """`cogd train`, `cogd evaluate` and `cogd compare`."""
 
+import math
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cogd.commands.errors import told_plainly
+from cogd.commands.conventions import Answer, Device, OnDevice, Quiet, Seed, add
+from cogd.commands.errors import INTERRUPTED, usage_errors
 
-RECIPE_FIELDS = (
-    "epochs, batch-size, eval-batch-size, lr, momentum, nesterov, weight-decay, label-smoothing, schedule, "
-    "step-epochs, step-factor, warmup-epochs, image-size, crop, flip, cutout, bad-images, rule, order, scale, "
-    "active, precision, compile"
-)
 DEFAULTS = {  # of each kind of data: its model and its recipe
     "digits": ("digits", "digits"),
     "cifar10": ("resnet18", "cifar10"),
     "folder": ("resnet18_imagenet", "imagenet"),
 }
-STOPPED = 130  # the exit code of a run that a signal stopped and that can go on
 
 
 def train(
@@ -27,58 +24,85 @@ def train(
     model: Annotated[str | None, typer.Option(help="A network's name; the data's usual one by default.")] = None,
     recipe: Annotated[str | None, typer.Option(help="digits, cifar10, imagenet or a .toml file.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The run's folder.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the weights, the order and the augmentation.")] = 0,
+    seed: Seed = 0,
     seeds: Annotated[int | None, typer.Option(min=1, help="Train with so many seeds, a folder for each.")] = None,
     baseline: Annotated[Path | None, typer.Option(help="A folder of runs to compare the seeds with.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-) -> None:
-    """Train a network; the same command again resumes a run that was stopped or killed."""
-    with told_plainly():
-        from cogd.models import build
-        from cogd.training import fit, read_recipe
-        from cogd.training.data import load_data
-        from cogd.training.seeds import fit_seeds, seeded
+    device: OnDevice = Device.auto,
+    quiet: Quiet = False,
+) -> Answer:
+    """Train a network, or resume its training.
 
-        if baseline is not None and seeds is None:
-            raise ValueError("--baseline compares several seeds; give --seeds too.")
+    The same command again goes on where a run was stopped or killed, and does nothing once it is complete. Every field
+    of the recipe is an option too: epochs, batch-size, eval-batch-size, lr, momentum, nesterov, weight-decay,
+    label-smoothing, schedule, step-epochs, step-factor, warmup-epochs, image-size, crop, flip, cutout, bad-images,
+    rule, order, scale, active, precision, compile.
+
+    Examples:
+      cogd train                                               # a small network on 8x8 digits
+      cogd train --epochs 3 --lr 0.05 --rule paper --order 2   # fields of the recipe
+      cogd train --data cifar10:data -o runs/plain --seeds 5   # ResNet-18, five seeds
+      cogd train --data folder:photos.zip --no-flip --device cpu --json
+    """
+    from cogd.models import build
+    from cogd.training import fit, read_recipe
+    from cogd.training.data import load_data
+    from cogd.training.seeds import fit_seeds, seeded
+
+    if baseline is not None and seeds is None:
+        raise typer.BadParameter("--baseline compares several seeds; give --seeds too.")
+    with usage_errors():
+        fields = overrides(context.args)
         loaded = load_data(data)
         kind = data.partition(":")[0]
         name = model or DEFAULTS[kind][0]
-        settings = read_recipe(recipe or DEFAULTS[kind][1], **overrides(context.args))
-        folder = output or Path("runs") / kind
+        settings = read_recipe(recipe or DEFAULTS[kind][1], **fields)
         network = partial(build, name, len(loaded.classes))
-        if seeds is None:
-            results = [fit(seeded(network, seed), loaded, settings, seed=seed, folder=folder, device=device, name=name)]
-        else:
-            chosen = range(seed, seed + seeds)
-            results = fit_seeds(network, loaded, settings, chosen, folder, device=device, name=name)
-        if results[-1].status == "stopped":
-            raise typer.Exit(STOPPED)
-        if seeds is None:
-            _print_metrics(results[-1].metrics)
-        else:
-            _print_table([folder] if baseline is None else [baseline, folder], "accuracy")
+        first = seeded(network, seed)
+    folder = output or Path("runs") / kind
+    how: dict[str, Any] = {"folder": folder, "device": device.value, "name": name, "progress": not quiet}
+    if seeds is None:
+        result = fit(first, loaded, settings, seed=seed, **how)
+    else:
+        result = fit_seeds(network, loaded, settings, range(seed, seed + seeds), **how)[-1]
+    if result.status == "stopped":
+        return Answer(
+            {"status": "stopped", "folder": folder}, f"stopped; {folder} is resumed by the same command", INTERRUPTED
+        )
+    if seeds is None:
+        return _metrics(result.metrics)
+    return _comparison([folder] if baseline is None else [baseline, folder], "accuracy")
 
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs; the first is the baseline.")],
     metric: Annotated[str, typer.Option(help="Which of the runs' metrics.")] = "accuracy",
-) -> None:
-    """Compare runs over several seeds: mean, deviation, and a paired test against the first."""
-    with told_plainly():
-        _print_table(runs, metric)
+) -> Answer:
+    """Compare runs over several seeds.
+
+    Mean, deviation, and over the seeds that both have the mean difference to the first folder with its 95% interval and
+    Student's paired test.
+
+    Examples:
+      cogd compare runs/plain runs/cogd                # accuracy
+      cogd compare runs/plain runs/cogd --metric loss --json
+    """
+    return _comparison(runs, metric)
 
 
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
     data: Annotated[str | None, typer.Option(help="Other data of the same kind, or the same moved.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-) -> None:
-    """Measure a finished run's network on its test data."""
-    with told_plainly():
-        from cogd.training.evaluation import evaluate_run
+    device: OnDevice = Device.auto,
+) -> Answer:
+    """Measure a trained network on its test data.
 
-        _print_metrics(evaluate_run(run, data=data, device=device))
+    Examples:
+      cogd evaluate runs/digits
+      cogd evaluate runs/cifar10 --data cifar10:/mnt/data --device cpu --json
+    """
+    from cogd.training.evaluation import evaluate_run
+
+    return _metrics(evaluate_run(run, data=data, device=device.value))
 
 
 def overrides(arguments: list[str]) -> dict[str, str]:
@@ -102,33 +126,35 @@ def overrides(arguments: list[str]) -> dict[str, str]:
     return fields
 
 
-def _print_metrics(metrics: dict[str, float]) -> None:
-    for name, value in metrics.items():
-        typer.echo(f"{name} {value:.4f}")
+def _metrics(metrics: dict[str, float]) -> Answer:
+    return Answer(metrics, "\n".join(f"{name} {value:.4f}" for name, value in metrics.items()))
 
 
-def _print_table(folders: list[Path], metric: str) -> None:
-    """Print a line for each folder; differences are to the first, over the seeds that both have."""
-    from rich.console import Console
+def _comparison(folders: list[Path], metric: str) -> Answer:
+    """Return a line for each folder; differences are to the first, over the seeds that both have."""
     from rich.table import Table
 
     from cogd.training.summary import summarize
 
+    rows = summarize(folders, metric)
     table = Table("runs", "n", f"mean {metric}", "deviation", "difference (95%)", "p, paired t-test")
-    for row in summarize(folders, metric):
+    for row in rows:
         difference = row.difference
         compared = (
             f"{difference.mean:+.4f} +- {difference.half_width:.4f} (n = {difference.pairs})" if difference else ""
         )
         p = f"{difference.p:.3f}" if difference else ""
         table.add_row(row.name, str(len(row.values)), f"{row.mean:.4f}", f"{row.deviation:.4f}", compared, p)
-    Console().print(table)
+    return Answer([{**asdict(row), "mean": row.mean, "deviation": _finite(row.deviation)} for row in rows], table)
+
+
+def _finite(value: float) -> float | None:
+    """Return what JSON can hold of a number: a deviation over one seed is none."""
+    return value if math.isfinite(value) else None
 
 
 def register(app: typer.Typer) -> None:
     """Add this file's commands to the command line."""
-    any_field = {"allow_extra_args": True, "ignore_unknown_options": True}
-    note = f"Every field of the recipe is an option too, as in --lr 0.05 --no-flip: {RECIPE_FIELDS}."
-    app.command(context_settings=any_field, epilog=note)(train)
-    app.command()(evaluate)
-    app.command()(compare)
+    add(app, train, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    add(app, evaluate)
+    add(app, compare)

@@ -1,0 +1,96 @@
+"""What all commands share: their common options, how they answer people and machines, and their examples."""
+
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cogd.commands.errors import told_plainly
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+class Device(StrEnum):
+    """Where a command computes; auto is the GPU if there is one."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+OnDevice = Annotated[Device, typer.Option(help="Where to compute; auto is the GPU if there is one.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of everything random: the same seed gives the same result.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result alone: no progress, no notes.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+COMMON = {"quiet": Quiet, "as_json": AsJson, "debug": Debug}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A command's result: `data` that JSON can hold, and the same for people, as text or as what rich draws."""
+
+    data: Any
+    shown: "RenderableType"
+    exit_code: int = 0
+
+
+def add(app: typer.Typer, command: Callable[..., Answer], **settings: Any) -> None:
+    """Register a command with what all commands share.
+
+    The command returns its `Answer` and raises what the library raises. It gets --quiet, --json and --debug; one that
+    has something to keep quiet declares `quiet: Quiet = False` itself. Its docstring ends with "Examples:", one command
+    line each, and after a # what it does.
+    """
+    own = inspect.signature(command)
+    missing = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+        for name, kind in COMMON.items()
+        if name not in own.parameters
+    ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        with told_plainly(given["debug"]):
+            answer = command(**{name: value for name, value in given.items() if name in own.parameters})
+            show(answer, given["as_json"])
+        raise typer.Exit(answer.exit_code)
+
+    whole = own.replace(parameters=[*own.parameters.values(), *missing], return_annotation=None)
+    run.__signature__ = whole  # type: ignore[attr-defined]
+    run.__annotations__ = {name: parameter.annotation for name, parameter in whole.parameters.items()}
+    app.command(help=_unwrapped_examples(command), **settings)(run)
+
+
+def show(answer: Answer, as_json: bool) -> None:
+    """Print an answer on stdout."""
+    if as_json:
+        typer.echo(json.dumps(answer.data, default=_plain, indent=1))
+    elif isinstance(answer.shown, str):
+        typer.echo(answer.shown)
+    else:
+        from rich.console import Console
+
+        Console().print(answer.shown)
+
+
+def note(message: str, quiet: bool) -> None:
+    """Say something on stderr that is not the result."""
+    if not quiet:
+        typer.echo(message, err=True)
+
+
+def _unwrapped_examples(command: Callable[..., Answer]) -> str:
+    """Return the docstring with the mark that keeps the lines of its examples as they are."""
+    return (inspect.getdoc(command) or "").replace("\n\nExamples:", "\n\n\b\nExamples:")
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold of a dataclass or a path."""
+    return str(value) if hasattr(value, "__fspath__") else asdict(value)
