@@ -1,5 +1,6 @@
 """Where a number comes from: what every results file says beside its figures."""
 
+import os
 import platform
 import subprocess
 from importlib.metadata import version
@@ -32,15 +33,19 @@ def _processor() -> str:
 
 
 def _commit() -> str | None:
-    """Return the commit of this package's own checkout, with "+changes" if its code differs; None outside of one."""
+    """Return the commit of this package's own checkout, with "+changes" if its code differs.
+
+    Outside of one, where the sources were sent without their history, it is what COGD_COMMIT says, or None.
+    """
     package = Path(__file__).parent
+    sent_with = os.environ.get("COGD_COMMIT")
     try:
         if Path(_git(package, "rev-parse", "--show-toplevel")) != package.parents[1]:
-            return None
+            return sent_with
         commit = _git(package, "rev-parse", "HEAD")
         return f"{commit}+changes" if _git(package, "status", "--porcelain", "--", ".") else commit
     except (FileNotFoundError, subprocess.CalledProcessError):
-        return None
+        return sent_with
 
 
 def _git(folder: Path, *arguments: str) -> str:
