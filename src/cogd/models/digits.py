@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from cogd.models.resnet import BasicBlock, conv3x3, initialize, projection_shortcut
+from cogd.models.resnet import BasicBlock, conv3x3, first_convolutions, initialize, projection_shortcut
 
 
 class DigitsCNN(nn.Module):
@@ -17,6 +17,7 @@ class DigitsCNN(nn.Module):
         self.layer2 = BasicBlock(16, 32, 2, projection_shortcut(16, 32, 2))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(32, num_classes)
+        self.gated_layers = first_convolutions(self)
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:

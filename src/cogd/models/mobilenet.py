@@ -56,6 +56,9 @@ class MobileNetV2(nn.Module):
         self.features = nn.Sequential(*layers)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Linear(1280, num_classes)
+        self.gated_layers = [
+            f"{name}.conv.0.0" for name, module in self.named_modules() if isinstance(module, InvertedResidual)
+        ]
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:

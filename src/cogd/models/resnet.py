@@ -80,6 +80,11 @@ def initialize(model: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
+def first_convolutions(model: nn.Module) -> list[str]:
+    """Return the names of every block's first convolution, whose channels the paper prunes."""
+    return [f"{name}.conv1" for name, module in model.named_modules() if isinstance(module, BasicBlock | Bottleneck)]
+
+
 class ResNet(nn.Module):
     """A 7x7 stem with pooling and four stages of 64, 128, 256 and 512 channels."""
 
@@ -96,6 +101,7 @@ class ResNet(nn.Module):
         self.layer4 = stage(block, 256 * width, 512, depths[3], 2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(512 * width, num_classes)
+        self.gated_layers = first_convolutions(self)
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from cogd.models.resnet import BasicBlock, conv3x3, initialize, projection_shortcut, stage
+from cogd.models.resnet import BasicBlock, conv3x3, first_convolutions, initialize, projection_shortcut, stage
 
 
 class SubsampledShortcut(nn.Module):
@@ -37,6 +37,7 @@ class CifarResNet(nn.Module):
             self.add_module(name, stage(BasicBlock, inputs, width, depth, stride, shortcut))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(widths[-1], num_classes)
+        self.gated_layers = first_convolutions(self)
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:

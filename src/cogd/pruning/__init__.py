@@ -1,0 +1,8 @@
+"""Channel pruning: gates on every channel that can be removed, exact removal, a small model anyone can load."""
+
+from cogd.pruning.gates import Gates as Gates
+from cogd.pruning.gates import kept_channels as kept_channels
+from cogd.pruning.graph import Prunable as Prunable
+from cogd.pruning.layers import prunable_layers as prunable_layers
+from cogd.pruning.removal import remove_channels as remove_channels
+from cogd.pruning.size import Size as Size
