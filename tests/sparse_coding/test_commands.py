@@ -127,14 +127,22 @@ def test_what_cannot_be_used_is_one_line(folder, dictionary, tmp_path, monkeypat
     assert "larger than 100 pixels" in run("inpaint", photo, *common, "--missing", 0.5).output
 
 
-def test_ctrl_c_saves_what_was_learned(folder, tmp_path, monkeypatch):
+def test_ctrl_c_saves_what_was_learned_and_the_same_command_goes_on(folder, tmp_path, monkeypatch):
     def interrupt(progress, max_iter, time_limit):
         if progress.iteration == 2:
             raise KeyboardInterrupt
 
     monkeypatch.setattr("cogd.commands.sparse_coding._show_progress", interrupt)
     path = tmp_path / "d.safetensors"
-    result = run("learn", folder, "-o", path, "--atoms", 3, "--atom-size", 5)
+    command = ("learn", folder, "-o", path, "--atoms", 3, "--atom-size", 5, "--max-iter", 5)
+    result = run(*command)
     assert result.exit_code == 130
+    assert "the same command goes on" in result.output
     assert "ended by interrupted" in result.output
     assert len(ConvDictionaryLearner.load(path).history_) == 2
+    monkeypatch.undo()
+    assert run(*command).exit_code == 0
+    resumed = ConvDictionaryLearner.load(path)
+    assert run(*command[:3], tmp_path / "whole", *command[4:]).exit_code == 0
+    np.testing.assert_array_equal(resumed.dictionary_, ConvDictionaryLearner.load(tmp_path / "whole").dictionary_)
+    assert {p.name for p in tmp_path.iterdir()} == {"pictures", "d.safetensors", "whole"}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from textures import textured
 
 from cogd.sparse_coding import ConvDictionaryLearner, model
 from cogd.sparse_coding import learner as learner_module
+from cogd.sparse_coding import signals as signals_module
+from cogd.sparse_coding.atoms import from_sporco
 
 SMALL: dict[str, Any] = {"n_atoms": 5, "atom_shape": (5, 5), "penalty": 0.3, "max_iter": 4, "random_state": 0}
 
@@ -178,6 +181,7 @@ def test_save_and_load(tmp_path, images, learner):
         learner.history_,
         learner.status_,
     )
+    np.testing.assert_array_equal(loaded.weights_, learner.weights_)
     np.testing.assert_array_equal(loaded.transform(images), learner.transform(images))
     assert [path.name for path in tmp_path.iterdir()] == ["d.safetensors"]
 
@@ -205,7 +209,11 @@ def test_files_that_hold_no_dictionary_are_refused(tmp_path, learner):
         (learner.dictionary_, {**good, "settings": {"n_atoms": 3}}, "describes no learner"),
         (learner.dictionary_, {**good, "settings": {**good["settings"], "evil": 1}}, "describes no learner"),
     ]:
-        save_file({"dictionary": atoms}, path, {"format": "cogd-dictionary-1", "about": json.dumps(about)})
+        save_file(
+            {"dictionary": atoms, "weights": np.ones(5)},
+            path,
+            {"format": "cogd-dictionary-1", "about": json.dumps(about)},
+        )
         with pytest.raises(ValueError, match=message):
             ConvDictionaryLearner.load(path)
 
@@ -276,6 +284,7 @@ def test_constant_images(images):
 
 
 def test_codes_that_would_not_fit_are_refused(images, learner, monkeypatch):
+    monkeypatch.setattr("cogd.sparse_coding.signals.COPIES", 0)
     monkeypatch.setattr("cogd.sparse_coding.checks.free_memory", lambda: 1000.0)
     with pytest.raises(MemoryError, match="sparse=True"):
         learner.transform(images)
@@ -283,6 +292,35 @@ def test_codes_that_would_not_fit_are_refused(images, learner, monkeypatch):
     for change in ({"solver": "ffcsc"}, {"rule": "paper"}):
         with pytest.raises(MemoryError, match="working_set"):
             ConvDictionaryLearner(**{**SMALL, **change}).fit(images)
+
+
+def test_images_that_would_not_fit_are_refused_before_they_are_converted(images, monkeypatch):
+    monkeypatch.setattr("cogd.sparse_coding.checks.free_memory", lambda: 1000.0)
+    with pytest.raises(MemoryError, match=r"working on 3 images .* give batch_size"):
+        ConvDictionaryLearner(**SMALL).fit(images)
+
+
+def test_the_memory_estimate_covers_the_peak(random):
+    X = textured(random, 2, 256, 256).astype(np.float32)
+    for smoothing in (0.0, 3.0):
+        ConvDictionaryLearner(**SMALL, smoothing=smoothing).fit(X[:, :32])  # compiles
+        tracemalloc.start()
+        ConvDictionaryLearner(**{**SMALL, "penalty": 2.0, "max_iter": 2}, smoothing=smoothing).fit(X)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert 0.5 < peak / (signals_module.COPIES * X.nbytes) < 1.0, smoothing
+
+
+def test_dictionaries_from_elsewhere(images, learner):
+    theirs = learner.dictionary_[:, 0].transpose(1, 2, 0)  # sporco's order, (h, w, K)
+    for atoms in (theirs, theirs[:, :, None], theirs[:, :, None, None]):
+        given = ConvDictionaryLearner.from_atoms(from_sporco(atoms), 0.3)
+        np.testing.assert_array_equal(given.transform(images), learner.transform(images))
+    assert from_sporco(np.zeros((8, 7, 3, 5))).shape == (5, 3, 8, 7)
+    with pytest.raises(ValueError, match=r"shape \(h, w, K\)"):
+        from_sporco(np.zeros((8, 8)))
+    with pytest.raises(ValueError, match="norm at most 1"):
+        ConvDictionaryLearner.from_atoms(2 * learner.dictionary_, 0.3)
 
 
 def test_wrong_channels_and_codes_are_refused(images, learner):

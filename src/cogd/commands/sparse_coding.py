@@ -35,7 +35,7 @@ def learn(
 ) -> Answer:
     """Learn a dictionary from the pictures of a folder.
 
-    Ctrl-C ends it and keeps what was learned.
+    Ctrl-C ends it and keeps what was learned; the same command then goes on, to what it would have been.
 
     Examples:
       cogd learn photos                                             # 100 atoms of 11 x 11
@@ -61,10 +61,11 @@ def learn(
         on_progress=None if quiet else lambda progress: _show_progress(progress, max_iter, time_limit),
     )
     try:
-        learner.fit(pictures)
+        learner.fit(pictures, checkpoint=f"{output}.checkpoint")
     except KeyboardInterrupt:
-        if not hasattr(learner, "dictionary_"):
+        if not getattr(learner, "history_", None):
             raise
+        note("interrupted; the same command goes on from here", quiet)
     learner.save(output)
     return _what_was_learned(learner, len(pictures), output)
 

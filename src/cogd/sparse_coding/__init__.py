@@ -4,13 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cogd.sparse_coding.fitting import Progress as Progress
     from cogd.sparse_coding.learner import ConvDictionaryLearner as ConvDictionaryLearner
-    from cogd.sparse_coding.learner import Progress as Progress
     from cogd.sparse_coding.preprocessing import normalize_contrast as normalize_contrast
 
 _HOMES = {
     "ConvDictionaryLearner": "cogd.sparse_coding.learner",
-    "Progress": "cogd.sparse_coding.learner",
+    "Progress": "cogd.sparse_coding.fitting",
     "normalize_contrast": "cogd.sparse_coding.preprocessing",
 }
 __all__ = ["ConvDictionaryLearner", "Progress", "normalize_contrast"]

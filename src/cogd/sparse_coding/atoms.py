@@ -30,6 +30,20 @@ def unit_norm(atoms: np.ndarray) -> np.ndarray:
     return atoms / np.sqrt(np.square(atoms).sum((1, 2, 3), keepdims=True))
 
 
+def from_sporco(dictionary: np.ndarray) -> np.ndarray:
+    """Return sporco's dictionary (h, w, K), (h, w, C, K) or (h, w, C, 1, K) as (K, C, h, w).
+
+    >>> from_sporco(np.ones((8, 8, 3, 32))).shape
+    (32, 3, 8, 8)
+    """
+    dictionary = np.asarray(dictionary)
+    shape = dictionary.shape
+    if dictionary.ndim not in (3, 4, 5) or (dictionary.ndim == 5 and shape[3] != 1):
+        raise ValueError(f"dictionary must have the shape (h, w, K), (h, w, C, K) or (h, w, C, 1, K); got {shape}.")
+    channels = 1 if dictionary.ndim == 3 else shape[2]
+    return np.ascontiguousarray(dictionary.reshape(*shape[:2], channels, shape[-1]).transpose(3, 2, 0, 1))
+
+
 def check_atoms(atoms: np.ndarray, name: str = "dictionary") -> None:
     """Refuse what is no dictionary: (K, C, h, w), finite, every atom's norm at most 1."""
     if atoms.ndim != 4 or 0 in atoms.shape:

@@ -26,6 +26,10 @@ def check_parameters(learner: BaseEstimator) -> None:
     if settings["solver"] not in ("working_set", "ffcsc"):
         raise ValueError(f'solver must be "working_set" or "ffcsc"; got {settings["solver"]!r}.')
     _check_number("smoothing", settings["smoothing"], zero=True)
+    if settings["batch_size"] is not None:
+        _check_integer("batch_size", settings["batch_size"])
+        if settings["solver"] != "working_set" or settings["rule"] is not None:
+            raise ValueError('batch_size works with solver="working_set" and rule=None only; give batch_size=None.')
     _check_number("tol", settings["tol"], zero=True)
     _check_number("transform_tol", settings["transform_tol"])
     if settings["time_limit"] is not None:

@@ -11,6 +11,7 @@ where the gate of atom k is open: ||x_k||_1 below its mean over k, and sum_p |be
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,6 +74,19 @@ class CodeProjection:
         if self.rule == "rollback":
             self._held = (new_atoms, projected)
         return projected
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return copies of what is held from one iteration to the next."""
+        if self._held is None:
+            return {}
+        named = {"atoms": self._held[0], **{f"codes.{i}": x for i, x in enumerate(self._held[1])}}
+        return {name: tensor.cpu().numpy().copy() for name, tensor in named.items()}
+
+    def restore(self, state: dict[str, np.ndarray], device: torch.device | str = "cpu") -> None:
+        """Hold what an earlier `state` returned."""
+        if state:
+            named = {name: torch.from_numpy(array).to(device) for name, array in state.items()}
+            self._held = named["atoms"], [named[f"codes.{i}"] for i in range(len(named) - 1)]
 
 
 def code_betas(

@@ -63,10 +63,16 @@ def encode(
 
 
 def learn(
-    working_set: WorkingSet, atoms: np.ndarray, penalty: float, projection: CodeProjection | None = None
+    working_set: WorkingSet,
+    atoms: np.ndarray,
+    penalty: float,
+    projection: CodeProjection | None = None,
+    iteration: int = 0,
 ) -> Iterator[np.ndarray]:
-    """Improve codes and atoms in turn, for ever, with the rule's projection after each; yield the atoms."""
-    iteration = 0
+    """Improve codes and atoms in turn, for ever, with the rule's projection after each; yield the atoms.
+
+    `iteration` is how many went before, where the working set comes from a checkpoint.
+    """
     with workers() as run:
         while True:
             observation = None if projection is None else _observe(projection, working_set, atoms)

@@ -59,6 +59,10 @@ class FFCSC:
         """Return the objective of the feasible atoms and the sparse codes."""
         return model.objective(self.images, self.observed, self.atoms, self.codes, penalty)
 
+    def weights(self, _n_atoms: int) -> np.ndarray:
+        """Return the sum of every atom's squared codes, in float64."""
+        return self.codes.double().square().sum((0, 2, 3)).cpu().numpy()
+
     def update_atoms(self) -> None:
         """Take the steps on the atoms, the codes fixed."""
         B = _by_frequency(self._z)  # (F, N, K)
@@ -77,6 +81,19 @@ class FFCSC:
         """Put projected codes in place of the sparse ones; ADMM's own iterate moves along."""
         self._z = self._z + (projected - self.codes)
         self.codes = projected
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return copies of the iterates and multipliers."""
+        tensors = {"codes": self.codes, "z": self._z, "d": self._d}
+        tensors |= {f"dual.{side}.{i}": dual for side, pair in self._duals.items() for i, dual in enumerate(pair)}
+        return {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Take the iterates and multipliers of an earlier `state`; the atoms are given at construction."""
+        tensors = {name: torch.from_numpy(array).to(self.images) for name, array in state.items()}
+        self.codes, self._z, self._d = tensors["codes"], tensors["z"], tensors["d"]
+        for side in ("atoms", "codes"):
+            self._duals[side] = tensors[f"dual.{side}.0"], tensors[f"dual.{side}.1"]
 
     def _steps(
         self, side: str, B: Tensor, x: Tensor, ratio: float, prox: Callable[[Tensor], Tensor]

@@ -1,12 +1,10 @@
 """The estimator: convolutional dictionaries by the scikit-learn protocol."""
 
-import numbers
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -17,31 +15,19 @@ from sklearn.utils.validation import check_is_fitted
 
 import cogd
 from cogd.sparse_coding import model
-from cogd.sparse_coding.atoms import initial_atoms
-from cogd.sparse_coding.checks import check_memory, check_parameters, checked_penalty
-from cogd.sparse_coding.code_projection import CodeProjection, Rule
-from cogd.sparse_coding.coder import encode, learn, workers
-from cogd.sparse_coding.ffcsc import FFCSC, learn_ffcsc
-from cogd.sparse_coding.preprocessing import smooth_part
-from cogd.sparse_coding.signals import Signals, read_codes, read_signals
-from cogd.sparse_coding.storage import load_dictionary, save_dictionary
+from cogd.sparse_coding.atoms import check_atoms, initial_atoms
+from cogd.sparse_coding.checkpoint import Checkpoint, Snapshot, identifying
+from cogd.sparse_coding.checks import check_parameters, checked_penalty
+from cogd.sparse_coding.code_projection import Rule
+from cogd.sparse_coding.coder import encode
+from cogd.sparse_coding.fitting import Progress, WholeRun, auto_penalty, check_dense_room, reason_to_stop
+from cogd.sparse_coding.online import OnlineRun, batch_step
+from cogd.sparse_coding.preprocessing import without_smooth_part
+from cogd.sparse_coding.signals import Signals, check_sizes, count_images, read_codes, read_signals, some
+from cogd.sparse_coding.storage import DICTIONARY, read_dictionary, write_arrays
 from cogd.sparse_coding.working_set import WorkingSet
 
-AUTO_FRACTION = 0.1  # penalty="auto" is this share of lambda_max
-DENSE_COPIES = 12  # of all codes, that FFCSC and the rules hold at once
 NOT_SAVED = ("on_progress", "warm_start")
-
-
-class Progress(NamedTuple):
-    """One iteration of `fit`: its number, the seconds since the start, the objective, how many codes are not 0, and
-    how many atoms' gates the rule found open.
-    """
-
-    iteration: int
-    seconds: float
-    objective: float
-    nonzeros: int
-    opened: int = 0
 
 
 class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
@@ -62,8 +48,10 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         solver: "working_set", coordinate descent on the few codes that matter, or "ffcsc", the paper's baseline.
         smoothing: Where above 0, images are coded without their smooth part (`preprocessing.smooth_part` of this
             strength), which pictures get back. 5 suits photographs; 0 is for images without a smooth part.
+        batch_size: Learn from so many images at a time, in random order: memory then depends on the batch, not on how
+            many images there are, and an iteration is one batch. None learns from all at once, which ends lower.
         max_iter: `fit` stops after so many iterations,
-        tol: or once an iteration changes the objective by no more than this share of it,
+        tol: or once an iteration changes the objective by no more than this share of it (without `batch_size`),
         time_limit: or after so many seconds.
         transform_tol: How exact codes are: the largest violation of optimality, as a share of the penalty.
         dtype: "float32" or "float64".
@@ -73,6 +61,7 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
 
     Attributes:
         dictionary_: The atoms, an array (K, C, h, w).
+        weights_: The sum of every atom's squared codes (K,): the more it carries, the less `partial_fit` moves it.
         penalty_: The penalty used.
         history_: The `Progress` of every iteration.
         status_: What ended `fit`: "max_iter", "tol", "time_limit" or "interrupted".
@@ -82,6 +71,12 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
     >>> learner.dictionary_.shape, learner.transform(images).shape, learner.status_
     ((4, 1, 5, 5), (2, 4, 28, 28), 'max_iter')
     """
+
+    dictionary_: np.ndarray
+    weights_: np.ndarray
+    penalty_: float
+    history_: list[Progress]
+    status_: str
 
     def __init__(
         self,
@@ -94,6 +89,7 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         scale: float = 1.0,
         solver: Literal["working_set", "ffcsc"] = "working_set",
         smoothing: float = 0.0,
+        batch_size: int | None = None,
         max_iter: int = 100,
         tol: float = 1e-5,
         time_limit: float | None = None,
@@ -111,6 +107,7 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         self.scale = scale
         self.solver = solver
         self.smoothing = smoothing
+        self.batch_size = batch_size
         self.max_iter = max_iter
         self.tol = tol
         self.time_limit = time_limit
@@ -120,31 +117,60 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         self.random_state = random_state
         self.on_progress = on_progress
 
-    def fit(self, X: Any, y: None = None, *, observed: Any = None) -> Self:
+    def fit(self, X: Any, y: None = None, *, observed: Any = None, checkpoint: str | Path | None = None) -> Self:
         """Learn the dictionary from images and, where given, only their observed pixels (boolean, True = seen).
 
-        An interrupt (Ctrl-C) leaves the dictionary of the last whole iteration in place and is raised again.
+        An interrupt (Ctrl-C) leaves the dictionary of the last whole iteration in place and is raised again. With a
+        `checkpoint`, a file, the same call afterwards goes on to what it would have been, bit for bit; limits such as
+        max_iter may change in between. The file is written every minute and on an interrupt, and deleted at the end.
         """
         started = time.perf_counter()
         check_parameters(self)
-        signals, _ = self._split(read_signals(X, observed, np.dtype(self.dtype)), self.atom_shape)
-        atoms = self._starting_atoms(signals)
-        self.penalty_ = self._resolved_penalty(signals, atoms)
-        self.dictionary_, self.status_ = atoms, "interrupted"
-        self.history_: list[Progress] = []
-        solver, projection, iterations = self._solver(signals, atoms)
-        for improved in iterations:
-            objective, seconds = solver.objective(self.penalty_), time.perf_counter() - started
-            opened = projection.opened if projection is not None else 0
-            self.dictionary_ = improved
-            self.history_.append(Progress(len(self.history_) + 1, seconds, objective, solver.nonzeros, opened))
-            if self.on_progress is not None:
-                self.on_progress(self.history_[-1])
-            reason = self._reason_to_stop()
-            if reason is not None:
-                self.status_ = reason
-                break
-        self._warn_if_vanished(solver.nonzeros)
+        first = self._read_new(X, observed, range(self.batch_size) if self.batch_size else None)
+        file = None if checkpoint is None else Checkpoint(checkpoint, self.get_params(), _identity(X, observed, first))
+        earlier = None if file is None else file.read()
+        run, done = self._start(X, observed, first, earlier)
+        started -= self.history_[-1].seconds if done else 0.0
+        self.status_ = "interrupted"
+        try:
+            for improved in run.iterations(self.dictionary_, done):
+                seconds = time.perf_counter() - started
+                self.dictionary_, self.weights_ = improved, run.weights
+                self.history_.append(run.progress(len(self.history_) + 1, seconds))
+                if file is not None:
+                    file.keep(Snapshot(improved, run.weights, self.penalty_, list(self.history_), run.state()))
+                if self.on_progress is not None:
+                    self.on_progress(self.history_[-1])
+                tol = self.tol if self.batch_size is None else None
+                reason = reason_to_stop(self.history_, self.max_iter, tol, self.time_limit)
+                if reason is not None:
+                    self.status_ = reason
+                    break
+        except KeyboardInterrupt:
+            if file is not None:
+                file.write()
+            raise
+        if file is not None:
+            file.remove()
+        self._warn_if_vanished(self.history_[-1].nonzeros)
+        return self
+
+    def partial_fit(self, X: Any, y: None = None, *, observed: Any = None) -> Self:
+        """Learn from one more batch of images, and forget them; the first call chooses the starting dictionary.
+
+        Each atom moves towards what this batch makes of it, by the batch's share of `weights_`, in which earlier
+        batches fade by a tenth with every call.
+        """
+        check_parameters(self)
+        signals, started = self._read_new(X, observed), time.perf_counter()
+        if not hasattr(self, "dictionary_"):
+            self._begin(signals)
+        self._check_channels(signals)
+        step = batch_step(signals, self.dictionary_, self.weights_, self.penalty_)
+        self.dictionary_, self.weights_, self.status_ = step.atoms, step.weights, "partial_fit"
+        seconds = time.perf_counter() - started + (self.history_[-1].seconds if self.history_ else 0.0)
+        self.history_.append(Progress(len(self.history_) + 1, seconds, step.objective, step.nonzeros))
+        self._warn_if_vanished(step.nonzeros)
         return self
 
     def transform(self, X: Any, *, observed: Any = None, sparse: bool = False) -> Any:
@@ -155,7 +181,7 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         signals, _ = self._read(X, observed)
         if not sparse:
             remedy = "Use transform(..., sparse=True), or fewer images."
-            _check_room(signals, self.dictionary_, 1, "the dense codes of these images", remedy)
+            check_dense_room(signals, self.dictionary_, 1, "the dense codes of these images", remedy)
         codes = self._encode(signals)
         return codes.sparse(len(self.dictionary_)) if sparse else signals.give_back(codes.dense(len(self.dictionary_)))
 
@@ -185,8 +211,7 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
         """Write the dictionary, the settings and the history to a safetensors file."""
         check_is_fitted(self, "dictionary_")
         settings = {name: value for name, value in self.get_params().items() if name not in NOT_SAVED}
-        if not isinstance(settings["random_state"], numbers.Integral):
-            settings["random_state"] = None
+        settings["random_state"] = identifying(settings)["random_state"]
         about = {
             "cogd": cogd.__version__,
             "settings": settings,
@@ -194,12 +219,12 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
             "history": self.history_,
             "status": self.status_,
         }
-        save_dictionary(path, self.dictionary_, about)
+        write_arrays(path, DICTIONARY, {"dictionary": self.dictionary_, "weights": self.weights_}, about)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Return the learner that `save` wrote."""
-        dictionary, about = load_dictionary(path)
+        dictionary, weights, about = read_dictionary(path)
         try:
             settings = {**about["settings"], "atom_shape": tuple(about["settings"]["atom_shape"])}
             learner = cls(**settings)
@@ -209,32 +234,69 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
             learner.status_ = about["status"]
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{str(path)!r} describes no learner of this version of CoGD: {error}.") from error
-        learner.dictionary_ = dictionary
+        learner.dictionary_, learner.weights_ = dictionary, weights
+        return learner
+
+    @classmethod
+    def from_atoms(cls, atoms: Any, penalty: float, **settings: Any) -> Self:
+        """Return a learner whose dictionary is `atoms`, (K, C, h, w); `atoms.from_sporco` converts those of sporco."""
+        dictionary = np.array(atoms, settings.get("dtype", "float32"))
+        check_atoms(dictionary, "atoms")
+        learner = cls(len(dictionary), dictionary.shape[2:], penalty, **settings)
+        check_parameters(learner)
+        learner.dictionary_, learner.weights_ = dictionary, np.zeros(len(dictionary))
+        learner.penalty_, learner.history_, learner.status_ = checked_penalty(penalty), [], "given"
         return learner
 
     def _read(self, X: Any, observed: Any) -> tuple[Signals, list[np.ndarray]]:
         """Return what is to be coded of `X` by the learned dictionary, and the smooth parts."""
         check_is_fitted(self, "dictionary_")
         signals = read_signals(X, observed, self.dictionary_.dtype)
+        self._check_channels(signals)
+        check_sizes(signals, self.dictionary_.shape[2:])
+        return without_smooth_part(signals, self.smoothing)
+
+    def _read_new(self, X: Any, observed: Any, indices: Sequence[int] | None = None) -> Signals:
+        """Return what is to be learned from, of all images or those with these indices."""
+        if indices is not None:
+            X, observed = some(X, observed, indices)
+        signals = read_signals(X, observed, np.dtype(self.dtype))
+        check_sizes(signals, self.atom_shape)
+        return without_smooth_part(signals, self.smoothing)[0]
+
+    def _check_channels(self, signals: Signals) -> None:
         if signals.channels != self.dictionary_.shape[1]:
             raise ValueError(
                 f"X must have as many channels as the atoms, {self.dictionary_.shape[1]}; got {signals.channels}. "
                 "Convert the images."
             )
-        return self._split(signals, self.dictionary_.shape[2:])
 
-    def _split(self, signals: Signals, atom_shape: tuple[int, int]) -> tuple[Signals, list[np.ndarray]]:
-        for i, image in enumerate(signals.images):
-            if image.shape[1] < atom_shape[0] or image.shape[2] < atom_shape[1]:
-                raise ValueError(
-                    f"X[{i}] must be at least as large as an atom, {tuple(atom_shape)}; got {image.shape[1:]}. "
-                    "Leave it out, or choose smaller atoms."
-                )
-        if not self.smoothing:
-            return signals, [np.zeros_like(image) for image in signals.images]
-        smooth = [smooth_part(b, m, self.smoothing) for b, m in zip(signals.images, signals.observed, strict=True)]
-        triples = zip(signals.images, smooth, signals.observed, strict=True)
-        return replace(signals, images=[np.where(m, b - s, 0) for b, s, m in triples]), smooth
+    def _begin(self, signals: Signals) -> None:
+        """Choose the starting dictionary and the penalty."""
+        atoms = self._starting_atoms(signals)
+        self.penalty_ = auto_penalty(signals, atoms) if self.penalty == "auto" else float(self.penalty)
+        self.dictionary_, self.weights_ = atoms, np.zeros(len(atoms))
+        self.history_ = []
+
+    def _start(
+        self, X: Any, observed: Any, first: Signals, earlier: Snapshot | None
+    ) -> tuple[WholeRun | OnlineRun, int]:
+        """Return the run, from its beginning or an earlier one's end, and how many iterations went before."""
+        if earlier is None:
+            self._begin(first)
+        else:
+            self.dictionary_, self.weights_, self.penalty_ = earlier.dictionary, earlier.weights, earlier.penalty
+            self.history_ = [Progress(*entry) for entry in earlier.history]
+        run: WholeRun | OnlineRun
+        if self.batch_size is None:
+            run = WholeRun(self.get_params(), first, self.dictionary_, self.penalty_)
+        else:
+            seed = int(check_random_state(self.random_state).randint(2**31))
+            read = lambda indices: self._read_new(X, observed, indices)  # noqa: E731
+            run = OnlineRun(read, count_images(X, observed), self.batch_size, self.weights_, self.penalty_, seed)
+        if earlier is not None:
+            run.restore(earlier.state)
+        return run, len(self.history_)
 
     def _starting_atoms(self, signals: Signals) -> np.ndarray:
         if self.warm_start and hasattr(self, "dictionary_"):
@@ -242,38 +304,6 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
                 raise ValueError("warm_start=True needs the n_atoms, atom_shape and channels of the last fit.")
             return self.dictionary_.astype(self.dtype)
         return initial_atoms(signals.images, self.n_atoms, self.atom_shape, check_random_state(self.random_state))
-
-    def _solver(
-        self, signals: Signals, atoms: np.ndarray
-    ) -> tuple[WorkingSet | FFCSC, CodeProjection | None, Iterator[np.ndarray]]:
-        """Return the solver's state, the rule's, and the iterations over both."""
-        if self.solver == "ffcsc" or self.rule is not None:
-            what = 'solver="ffcsc"' if self.solver == "ffcsc" else f"rule={self.rule!r}"
-            _check_room(signals, atoms, DENSE_COPIES, what, 'Use solver="working_set" with rule=None, or fewer images.')
-        projection = None if self.rule is None else CodeProjection(self.rule, self.order, self.scale)
-        if self.solver == "ffcsc":
-            ffcsc = FFCSC(signals.images, signals.observed, atoms, self.penalty_)
-            return ffcsc, projection, learn_ffcsc(ffcsc, projection)
-        working_set = WorkingSet(signals.images, signals.observed, atoms.shape[1:])
-        return working_set, projection, learn(working_set, atoms, self.penalty_, projection)
-
-    def _resolved_penalty(self, signals: Signals, atoms: np.ndarray) -> float:
-        if self.penalty != "auto":
-            return float(self.penalty)
-        working_set = WorkingSet(signals.images, signals.observed, atoms.shape[1:])
-        with workers() as run:
-            largest = working_set.largest_gradient(atoms, run)
-        if largest <= 0:
-            raise ValueError('penalty="auto" needs images that are not all blank; these are. Check X and smoothing.')
-        return AUTO_FRACTION * largest
-
-    def _reason_to_stop(self) -> str | None:
-        last = self.history_[-1]
-        if len(self.history_) > 2 and abs(self.history_[-2].objective - last.objective) <= self.tol * last.objective:
-            return "tol"
-        if last.iteration >= self.max_iter:
-            return "max_iter"
-        return "time_limit" if self.time_limit is not None and last.seconds >= self.time_limit else None
 
     def _encode(self, signals: Signals) -> WorkingSet:
         coding = encode(signals.images, signals.observed, self.dictionary_, self.penalty_, self.transform_tol)
@@ -300,8 +330,6 @@ class ConvDictionaryLearner(TransformerMixin, BaseEstimator):
             )
 
 
-def _check_room(signals: Signals, atoms: np.ndarray, copies: int, what: str, remedy: str) -> None:
-    """Refuse what holds dense codes of these images where they will not fit into memory."""
-    height, width = atoms.shape[2:]
-    positions = sum((b.shape[1] + height - 1) * (b.shape[2] + width - 1) for b in signals.images)
-    check_memory(copies * len(atoms) * positions * atoms.itemsize, what, remedy)
+def _identity(X: Any, observed: Any, first: Signals) -> list[np.ndarray]:
+    """Return arrays that tell one set of images from another: all that is in memory, and how many there are."""
+    return [np.array(count_images(X, observed)), *first.images, *first.observed]

@@ -1,7 +1,11 @@
 """What images are made into before they are coded: contrast normalisation, and the split off of a smooth part."""
 
+from dataclasses import replace
+
 import numpy as np
 from scipy.ndimage import correlate1d
+
+from cogd.sparse_coding.signals import Signals
 
 WINDOW, SIGMA = 13, 3 * 1.591  # the paper's, after Zeiler et al. 2010
 
@@ -22,6 +26,15 @@ def normalize_contrast(image: np.ndarray) -> np.ndarray:
     deviation = np.maximum(deviation, _median_above_zero(deviation))
     normalized = (image - mean) / deviation
     return normalized - normalized.mean()
+
+
+def without_smooth_part(signals: Signals, strength: float) -> tuple[Signals, list[np.ndarray]]:
+    """Return images less their smooth parts, and these; with a strength of 0 there are none."""
+    if not strength:
+        return signals, [np.zeros_like(image) for image in signals.images]
+    smooth = [smooth_part(b, m, strength) for b, m in zip(signals.images, signals.observed, strict=True)]
+    triples = zip(signals.images, smooth, signals.observed, strict=True)
+    return replace(signals, images=[np.where(m, b - s, 0) for b, s, m in triples]), smooth
 
 
 def smooth_part(image: np.ndarray, observed: np.ndarray, strength: float, tolerance: float = 1e-5) -> np.ndarray:

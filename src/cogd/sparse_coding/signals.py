@@ -1,11 +1,15 @@
 """Images as users hold them, and as the solvers read them: containers, shapes, dtypes and what is refused."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+
+from cogd.sparse_coding.checks import check_memory
+
+COPIES = 14  # of all images, that reading, splitting and coding them hold at once
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,13 @@ def read_signals(X: Any, observed: Any, dtype: np.dtype) -> Signals:
     pictures = [as_array(picture, "X") for picture in _items(X, "X")]
     if not pictures:
         raise ValueError("X holds no images; give at least one.")
+    count_images(pictures, observed)
     masks = (
         [None] * len(pictures) if observed is None else [as_array(m, "observed") for m in _items(observed, "observed")]
     )
-    if len(masks) != len(pictures):
-        raise ValueError(f"observed must hold one mask per image; got {len(masks)} for {len(pictures)} images.")
+    numbers = sum(picture.size for picture in pictures)
+    what = f"working on {len(pictures)} images of {numbers / 1e6:.1f} million numbers"
+    check_memory(COPIES * numbers * dtype.itemsize, what, "Give fewer images at a time; to fit, give batch_size.")
     planes = [_as_planes(picture, i) for i, picture in enumerate(pictures)]
     if len({plane.shape[0] for plane in planes}) > 1:
         counts = sorted({plane.shape[0] for plane in planes})
@@ -56,6 +62,30 @@ def read_signals(X: Any, observed: Any, dtype: np.dtype) -> Signals:
     seen = [_as_seen(mask, plane.shape, i) for i, (mask, plane) in enumerate(zip(masks, planes, strict=True))]
     images = [_as_signal(plane, m, i, dtype) for i, (plane, m) in enumerate(zip(planes, seen, strict=True))]
     return Signals(images, seen, pictures, _container(X))
+
+
+def count_images(X: Any, observed: Any) -> int:
+    """Return how many images there are, without reading them, and refuse masks that are more or fewer."""
+    count, masks = len(_items(X, "X")), None if observed is None else len(_items(observed, "observed"))
+    if masks not in (None, count):
+        raise ValueError(f"observed must hold one mask per image; got {masks} for {count} images.")
+    return count
+
+
+def check_sizes(signals: Signals, atom_shape: tuple[int, int]) -> None:
+    """Refuse images that are smaller than an atom."""
+    for i, image in enumerate(signals.images):
+        if image.shape[1] < atom_shape[0] or image.shape[2] < atom_shape[1]:
+            raise ValueError(
+                f"X[{i}] must be at least as large as an atom, {tuple(atom_shape)}; got {image.shape[1:]}. "
+                "Leave it out, or choose smaller atoms."
+            )
+
+
+def some(X: Any, observed: Any, indices: Sequence[int]) -> tuple[list[Any], list[Any] | None]:
+    """Return the images with these indices and their masks, as lists; indices past the end are left out."""
+    kept = [i for i in indices if i < count_images(X, observed)]
+    return [X[i] for i in kept], None if observed is None else [observed[i] for i in kept]
 
 
 def read_codes(codes: Any, n_atoms: int, dtype: np.dtype) -> tuple[list[np.ndarray], Callable]:
@@ -82,8 +112,8 @@ def as_array(item: Any, name: str) -> np.ndarray:
 
 
 def _items(X: Any, name: str) -> Any:
-    """Return the images of a stack, or of a list or tuple of them."""
-    if isinstance(X, list | tuple):
+    """Return the images of a stack, or of a sequence of them."""
+    if isinstance(X, Sequence) and not isinstance(X, str | bytes):
         return X
     array = X if isinstance(X, torch.Tensor) else as_array(X, name)
     if array.ndim not in (3, 4):
@@ -145,9 +175,10 @@ def _range_of(dtype: np.dtype) -> int:
 
 def _container(like: Any) -> Callable[[list[np.ndarray]], Any]:
     """Return the function that puts arrays into the kind of container that `like` is."""
-    if isinstance(like, list | tuple):
+    if isinstance(like, Sequence):
         members = [_tensor_like(item) if isinstance(item, torch.Tensor) else np.asarray for item in like]
-        return lambda arrays: type(like)([make(a) for make, a in zip(members, arrays, strict=True)])
+        container = tuple if isinstance(like, tuple) else list
+        return lambda arrays: container([make(a) for make, a in zip(members, arrays, strict=True)])
     if isinstance(like, torch.Tensor):
         return lambda arrays: _tensor_like(like)(np.stack(arrays))
     return np.stack

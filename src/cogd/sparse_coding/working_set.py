@@ -138,6 +138,10 @@ class WorkingSet:
         squares = np.square(self.residual, dtype=np.float64).sum()
         return float(0.5 * squares + penalty * np.abs(self.value, dtype=np.float64).sum())
 
+    def weights(self, n_atoms: int) -> np.ndarray:
+        """Return the sum of every atom's squared codes, in float64."""
+        return np.bincount(self.atom, np.square(self.value, dtype=np.float64), minlength=n_atoms)
+
     def dense(self, n_atoms: int) -> list[np.ndarray]:
         """Return every image's codes as an array (K, rows, columns)."""
         dense = [np.zeros((n_atoms, *shape), self.value.dtype) for shape in self.layout.shapes]
@@ -181,6 +185,17 @@ class WorkingSet:
             entries.append((position, np.full(len(row), i, np.int32), atom.astype(np.int32), dense[atom, row, column]))
         self.position, self.image, self.atom, self.value = map(np.concatenate, zip(*entries, strict=True))
         self.refresh(atoms)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return copies of the codes and their residual, as it is with its rounding."""
+        names = ("residual", "position", "image", "atom", "value")
+        return {name: getattr(self, name).copy() for name in names}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Take the codes and the residual of an earlier `state`."""
+        np.copyto(self.residual, state["residual"])
+        self.position, self.image = state["position"], state["image"]
+        self.atom, self.value = state["atom"], state["value"]
 
     def images_and_observed(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Return the images (C, H, W), 0 where hidden, and where they were observed."""

@@ -1,0 +1,107 @@
+"""What `fit` runs: a solver with its rule, until something ends it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cogd.sparse_coding.checks import check_memory
+from cogd.sparse_coding.code_projection import CodeProjection
+from cogd.sparse_coding.coder import learn, workers
+from cogd.sparse_coding.ffcsc import FFCSC, learn_ffcsc
+from cogd.sparse_coding.signals import Signals
+from cogd.sparse_coding.working_set import WorkingSet
+
+AUTO_FRACTION = 0.1  # penalty="auto" is this share of lambda_max
+DENSE_COPIES = 12  # of all codes, that FFCSC and the rules hold at once
+
+
+class Progress(NamedTuple):
+    """One iteration of `fit`: its number, the seconds since the start, the objective, how many codes are not 0, and
+    how many atoms' gates the rule found open. With a `batch_size` an iteration is a batch, and the objective that of
+    the batch before it moved the atoms.
+    """
+
+    iteration: int
+    seconds: float
+    objective: float
+    nonzeros: int
+    opened: int = 0
+
+
+class WholeRun:
+    """Iterations over all images at once, from the start or from an earlier run's state."""
+
+    def __init__(self, settings: dict[str, Any], signals: Signals, atoms: np.ndarray, penalty: float):
+        _check_dense_codes(settings, signals, atoms)
+        rule = settings["rule"]
+        self.penalty, self._n_atoms = penalty, len(atoms)
+        self.projection = None if rule is None else CodeProjection(rule, settings["order"], settings["scale"])
+        self.solver: WorkingSet | FFCSC
+        if settings["solver"] == "ffcsc":
+            self.solver = FFCSC(signals.images, signals.observed, atoms, penalty)
+        else:
+            self.solver = WorkingSet(signals.images, signals.observed, atoms.shape[1:])
+
+    def iterations(self, atoms: np.ndarray, done: int = 0) -> Iterator[np.ndarray]:
+        """Yield the atoms after every iteration, for ever; `done` went before."""
+        if isinstance(self.solver, FFCSC):
+            return learn_ffcsc(self.solver, self.projection)
+        return learn(self.solver, atoms, self.penalty, self.projection, done)
+
+    def progress(self, iteration: int, seconds: float) -> Progress:
+        opened = 0 if self.projection is None else self.projection.opened
+        return Progress(iteration, seconds, self.solver.objective(self.penalty), self.solver.nonzeros, opened)
+
+    @property
+    def weights(self) -> np.ndarray:
+        return self.solver.weights(self._n_atoms)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return copies of all that the next iteration reads beside images and atoms."""
+        rule = {} if self.projection is None else self.projection.state()
+        return {**self.solver.state(), **{f"rule.{name}": array for name, array in rule.items()}}
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from an earlier run's state."""
+        self.solver.restore(state)
+        if self.projection is not None:
+            prefix = "rule."
+            self.projection.restore({n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)})
+
+
+def reason_to_stop(
+    history: Sequence[Progress], max_iter: int, tol: float | None, time_limit: float | None
+) -> str | None:
+    """Return which limit the last iteration reached, if any."""
+    last = history[-1]
+    change = abs(history[-2].objective - last.objective) if len(history) > 2 else float("inf")
+    if tol is not None and change <= tol * last.objective:
+        return "tol"
+    if last.iteration >= max_iter:
+        return "max_iter"
+    return "time_limit" if time_limit is not None and last.seconds >= time_limit else None
+
+
+def auto_penalty(signals: Signals, atoms: np.ndarray) -> float:
+    """Return a tenth of lambda_max, the least penalty at which all codes of these atoms vanish."""
+    working_set = WorkingSet(signals.images, signals.observed, atoms.shape[1:])
+    with workers() as run:
+        largest = working_set.largest_gradient(atoms, run)
+    if largest <= 0:
+        raise ValueError('penalty="auto" needs images that are not all blank; these are. Check X and smoothing.')
+    return AUTO_FRACTION * largest
+
+
+def check_dense_room(signals: Signals, atoms: np.ndarray, copies: int, what: str, remedy: str) -> None:
+    """Refuse what holds dense codes of these images where they will not fit into memory."""
+    height, width = atoms.shape[2:]
+    positions = sum((b.shape[1] + height - 1) * (b.shape[2] + width - 1) for b in signals.images)
+    check_memory(copies * len(atoms) * positions * atoms.itemsize, what, remedy)
+
+
+def _check_dense_codes(settings: dict[str, Any], signals: Signals, atoms: np.ndarray) -> None:
+    if settings["solver"] == "ffcsc" or settings["rule"] is not None:
+        what = 'solver="ffcsc"' if settings["solver"] == "ffcsc" else f"rule={settings['rule']!r}"
+        remedy = 'Use solver="working_set" with rule=None, or fewer images.'
+        check_dense_room(signals, atoms, DENSE_COPIES, what, remedy)
