@@ -13,6 +13,7 @@ EXTRAS = {
     "docs": "building the documentation",
     "export": "writing and checking ONNX files",
     "integrations": "the frameworks of examples/: Accelerate, Lightning",
+    "tensorboard": "cogd train --tensorboard",
 }
 
 

@@ -28,6 +28,7 @@ def train(
     seeds: Annotated[int | None, typer.Option(min=1, help="Train with so many seeds, a folder for each.")] = None,
     baseline: Annotated[Path | None, typer.Option(help="A folder of runs to compare the seeds with.")] = None,
     device: OnDevice = Device.auto,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard's events too.")] = False,
     quiet: Quiet = False,
 ) -> Answer:
     """Train a network, or resume its training.
@@ -59,7 +60,8 @@ def train(
         network = partial(build, name, len(loaded.classes))
         first = seeded(network, seed)
     folder = output or Path("runs") / kind
-    how: dict[str, Any] = {"folder": folder, "device": device.value, "name": name, "progress": not quiet}
+    how: dict[str, Any] = {"folder": folder, "device": device.value, "name": name}
+    how |= {"progress": not quiet, "tensorboard": tensorboard}
     if seeds is None:
         result = fit(first, loaded, settings, seed=seed, **how)
     else:

@@ -39,6 +39,7 @@ def fit(
     after_step: AfterStep | None = None,
     after_epoch: AfterEpoch | None = None,
     progress: bool = True,
+    tensorboard: bool = False,
 ) -> Result:
     """Train `model` in place by a recipe; with a `folder`, the same call again resumes what was stopped or killed.
 
@@ -61,6 +62,7 @@ def fit(
         after_step: called with the `TrainingState` after each step.
         after_epoch: called likewise after each epoch; what it returns is added to the epoch's record.
         progress: whether to show how it goes on stderr.
+        tensorboard: whether to write TensorBoard's events too, in `folder`/tensorboard (extra `tensorboard`).
 
     >>> from cogd.models import build
     >>> result = fit(build("digits", 10), "digits", read_recipe("digits", epochs=1), progress=False)
@@ -71,6 +73,8 @@ def fit(
     placement = choose_placement(device, recipe)
     if loss is not None and objective is not None:
         raise ValueError("give loss or objective, not both: an objective computes its own loss.")
+    if tensorboard and folder is None:
+        raise ValueError("tensorboard=True writes into the run's folder; give a folder too.")
     batches = _batches(data, recipe, placement)
     config = _config(model, batches, recipe, seed, placement, name)
     placement.place(model)
@@ -92,7 +96,7 @@ def fit(
             after_step=after_step,
             after_epoch=after_epoch,
         )
-        run = None if folder is None else RunFolder(folder, config)
+        run = None if folder is None else RunFolder(folder, config, tensorboard)
         return run_plan(plan, run, companions or {}, progress)
 
 

@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from cogd.training.board import Board, writer_class
 from cogd.training.checkpoint import Checkpoints
 from cogd.training.files import write_atomically, write_json
 
@@ -21,8 +22,11 @@ from cogd.training.files import write_atomically, write_json
 class RunFolder:
     """Opens a new run or one to go on with; refuses a folder that belongs to another run."""
 
-    def __init__(self, path: str | Path, config: dict[str, Any]):
-        self.path = Path(path)
+    def __init__(self, path: str | Path, config: dict[str, Any], tensorboard: bool = False):
+        if tensorboard:
+            writer_class()  # refused before there is a folder
+        self.path, self._tensorboard = Path(path), tensorboard
+        self._board: Board | None = None
         self.path.mkdir(parents=True, exist_ok=True)
         self._claim(config)
         self._lock = self._locked()
@@ -40,9 +44,17 @@ class RunFolder:
         with (self.path / "log.jsonl").open("a") as file:
             file.write(json.dumps({"event": event, "time": round(time.time(), 3), **fields}) + "\n")
 
+    def log_epoch(self, record: dict[str, Any]) -> None:
+        """Append an epoch's record to the log, and to TensorBoard's events where they were asked for."""
+        self.log("epoch", **record)
+        if self._board is not None:
+            self._board.epoch(record)
+
     def begin(self, epoch: int, device: torch.device) -> None:
         """Note that the run begins or goes on after an epoch, and with what."""
         self._forget_epochs_after(epoch)
+        if self._tensorboard:
+            self._board = Board(self.path / "tensorboard", first=epoch + 1)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
         versions = {package: version(package) for package in ("cogd", "torch")}
         threads = torch.get_num_threads()
@@ -59,6 +71,8 @@ class RunFolder:
         try:
             self.checkpoints.close()
         finally:
+            if self._board is not None:
+                self._board.close()
             self._lock.close()
 
     def _locked(self) -> IO[str]:

@@ -56,7 +56,7 @@ def _run_in_folder(
 
     def save(state: TrainingState) -> None:
         if state.batch == 0:
-            run.log("epoch", **state.history[-1])
+            run.log_epoch(state.history[-1])
         run.checkpoints.save(state.snapshot(), state.step)
 
     try:
