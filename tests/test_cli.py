@@ -1,4 +1,4 @@
-"""`cogd`, `cogd beale` and `cogd demo`."""
+"""`cogd` and `cogd beale`."""
 
 import json
 import subprocess
@@ -91,14 +91,3 @@ def test_usage_errors_are_one_paragraph_and_exit_with_2(cogd, arguments, message
     assert message in done.stderr
     assert "Traceback" not in done.output
     assert done.stdout == ""
-
-
-def test_demo(cogd, tmp_path):
-    done = cogd("demo")
-    assert done.exit_code == 0, done.output
-    lines = done.stdout.strip().splitlines()
-    assert len(lines) == 5
-    assert "hardly changes" in lines[-1]
-    assert set(json.loads((tmp_path / "runs/demo/beale.json").read_text())) == set(toy.LEARNING_RATES)
-    assert (tmp_path / "runs/demo/beale.png").exists()
-    assert "Beale" in done.stderr

@@ -1,40 +1,141 @@
-"""The demonstration: the baseline problem with and without coordination, in a few seconds on a CPU."""
+"""The demonstration: every problem of the library at a small size, as a user would run it, and one page of the results.
+
+Each part is a function of its folder that leaves results files there, and is not run again where they are.
+"""
 
 import json
-from dataclasses import asdict
+import math
+import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from skimage import data as photographs
+from sklearn.datasets import load_sample_images
 
 from cogd import toy, toy_report
+from cogd.models import build
+from cogd.report import write_report
+from cogd.sparse_coding import ConvDictionaryLearner
+from cogd.sparse_coding.pictures import grey
+from cogd.sparse_coding.results import write_inpainting
+from cogd.training import fit_seeds, read_recipe, summarize
+from cogd.training.data import load_data
 
 SIDE, REACH = 41, 3.0
+SEEDS = range(3)
+LEARNING_SECONDS = 25.0
+MISSING, CROP = 0.5, 256
+EPOCHS = 8
+NAMES = {"none": "digits-plain", "paper": "digits-cogd"}
+
+Advance = Callable[[float], None]  # takes the share of a part that is done
 
 
-def run(directory: Path) -> list[str]:
-    """Write beale.png and beale.json to the directory and return the summary's five lines."""
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=Console(stderr=True)) as progress:
-        task = progress.add_task(f"Beale's function: following {SIDE * SIDE} starts with three optimizers", total=None)
-        pairs = toy.against_plain(toy.start_grid(SIDE, REACH))
-        comparisons = {name: toy.compare(*both) for name, both in pairs.items()}
-        progress.update(task, description="Beale's function: drawing the paths from one start")
+def run(folder: Path, progress: bool = True) -> list[str]:
+    """Run what is not there yet, write `folder`/report.html and return a line about each part.
+
+    Raises:
+        KeyboardInterrupt: It was interrupted; the same call goes on from there.
+    """
+    lines = []
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
+    folder.mkdir(parents=True, exist_ok=True)
+    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bars:
+        tasks = [bars.add_task(title, total=1.0, start=False) for title in PARTS]
+        for task, part in zip(tasks, PARTS.values(), strict=True):
+            bars.start_task(task)
+            lines.append(part(folder, lambda share, task=task: bars.update(task, completed=share)))  # type: ignore[misc]
+            bars.update(task, completed=1.0)
+            bars.stop_task(task)
+    write_report([folder], folder / "report.html", "CoGD demonstration")
+    return lines
+
+
+def follow_paths(folder: Path, advance: Advance) -> str:
+    """Follow three optimizers on Beale's function, with CoGD's printed constants and without."""
+    file = folder / "beale.json"
+    if not file.exists():
         shown = toy.against_plain(toy.positions([toy.START]))
-        toy_report.paths_figure({"CoGD as printed: order 1, scale 0.001": shown}, directory / "beale.png")
-        results = {name: asdict(comparison) for name, comparison in comparisons.items()}
-        (directory / "beale.json").write_text(json.dumps(results, indent=1) + "\n")
-        progress.update(task, description="Beale's function: done")
-    return summary(comparisons, directory)
+        advance(0.2)
+        grid = toy.against_plain(toy.start_grid(SIDE, REACH))
+        toy_report.write_results(file, shown, grid, {"rule": "descent", "order": 1, "scale": 1e-3}, "cogd beale")
+    shares = [pair["comparison"] for pair in json.loads(file.read_text())["beale"].values()]
+    return f"Beale's function: at least {min(s['unchanged'] for s in shares):.0%} of the starts end the same with CoGD"
 
 
-def summary(comparisons: dict[toy.Name, toy.Comparison], directory: Path) -> list[str]:
-    """Return five lines that say what coordination changed."""
-    lines = [f"Beale's function, {SIDE} x {SIDE} starts, 200 steps: CoGD with the paper's constants, and without"]
-    for name, c in comparisons.items():
-        low, median, high = (c.length_ratio[q] for q in ("5%", "50%", "95%"))
-        lines.append(
-            f"{toy_report.LABELS[name]:8}  F lower {c.improved:.1%}, same {c.unchanged:.1%}, higher {c.worsened:.1%}; "
-            f"path length x {median:.3f} (90% of starts: {low:.3f} to {high:.3f})"
+def learn_dictionary(folder: Path, advance: Advance) -> str:
+    """Learn atoms from photographs, other than the one that is restored."""
+    file = folder / "dictionary.safetensors"
+    if not file.exists():
+        learner = ConvDictionaryLearner(
+            n_atoms=64,
+            atom_shape=(11, 11),
+            smoothing=5.0,
+            time_limit=LEARNING_SECONDS,
+            random_state=0,
+            on_progress=lambda progress: advance(min(progress.seconds / LEARNING_SECONDS, 1.0)),
         )
-    least, figure = min(c.unchanged for c in comparisons.values()), directory / "beale.png"
-    return [*lines, f"The path hardly changes: at least {least:.0%} of starts end the same. Figure: {figure}"]
+        learner.fit(_photographs_to_learn_from()).save(file)
+    learner = ConvDictionaryLearner.load(file)
+    return f"Dictionary: {learner.n_atoms} atoms learned in {learner.history_[-1].seconds:.0f} s"
+
+
+def restore_photograph(folder: Path, advance: Advance) -> str:
+    """Hide half of a photograph's pixels and fill them in."""
+    output = folder / "photograph.png"
+    if not output.with_suffix(".json").exists():
+        photograph = photographs.chelsea()[20 : 20 + CROP, 100 : 100 + CROP].transpose(2, 0, 1)
+        hidden = np.random.default_rng(0).random(photograph.shape[1:]) < MISSING
+        observed = np.broadcast_to(~hidden, photograph.shape)
+        began = time.perf_counter()
+        learner = ConvDictionaryLearner.load(folder / "dictionary.safetensors")
+        restored = learner.inpaint(photograph[:, None], observed=observed[:, None])[:, 0]
+        settings = {"dictionary": "dictionary.safetensors", "missing": MISSING, "seed": 0, "penalty": learner.penalty_}
+        seconds = time.perf_counter() - began
+        write_inpainting(output, restored, hidden, settings, name="Chelsea", original=photograph, seconds=seconds)
+    result = json.loads(output.with_suffix(".json").read_text())["inpainting"]
+    return f"Photograph: {result['missing']:.0%} of its pixels restored, PSNR {result['psnr']:.1f} dB on them"
+
+
+def train_networks(folder: Path, advance: Advance) -> str:
+    """Train the same small network on digits with CoGD and without, from the same seeds."""
+    data = load_data("digits")
+    runs = [(rule, seed) for rule in ("none", "paper") for seed in SEEDS]
+    for done, (rule, seed) in enumerate(runs):
+        recipe = read_recipe("digits", rule=rule, epochs=EPOCHS)
+        (result,) = fit_seeds(
+            partial(build, "digits", 10),
+            data,
+            recipe,
+            [seed],
+            folder / NAMES[rule],
+            name="digits",
+            progress=False,
+            after_epoch=lambda state, done=done: advance((done + state.epoch / EPOCHS) / len(runs)),
+        )
+        if result.status == "stopped":
+            raise KeyboardInterrupt
+    plain, coordinated = summarize([folder / NAMES["none"], folder / NAMES["paper"]])
+    p = coordinated.difference.p if coordinated.difference else math.nan
+    return (
+        f"Digits: accuracy {coordinated.mean:.1%} with CoGD, {plain.mean:.1%} without (n = {len(SEEDS)}, p = {p:.2f})"
+    )
+
+
+def _photographs_to_learn_from() -> list[np.ndarray]:
+    """Return grey crops of photographs inside of scikit-learn and scikit-image."""
+    china, flower = (grey(photograph.transpose(2, 0, 1)) for photograph in load_sample_images().images)
+    pieces = china[100:228, 200:328], china[250:378, 350:478], flower[150:278, 250:378]
+    return [*pieces, photographs.grass()[:128, :128], photographs.coins()[60:188, 60:188]]
+
+
+PARTS: dict[str, Callable[[Path, Advance], str]] = {
+    "Beale's function": follow_paths,
+    "A dictionary from photographs": learn_dictionary,
+    "A photograph with half its pixels": restore_photograph,
+    "Digits, with CoGD and without": train_networks,
+}

@@ -1,6 +1,7 @@
 """Figures and tables of the baseline problem: paths on F's contours, and what coordination changed from which start."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from rich.table import Column, Table
 from torch import Tensor
 
 from cogd import toy
+from cogd.provenance import provenance
+from cogd.training.files import write_json
 
 LABELS: dict[toy.Name, str] = {"sgd": "SGD", "momentum": "Momentum", "adam": "Adam"}
 COLOURS: dict[toy.Name, str] = {"sgd": "#0072B2", "momentum": "#D55E00", "adam": "#009E73"}  # Okabe and Ito's
@@ -64,6 +67,16 @@ def starts_figure(rows: Mapping[str, Pairs], file: Path) -> None:
     handles.append(Patch(color=BOTH_DIVERGED, label="diverges either way"))
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     _save(figure, file)
+
+
+def write_results(file: Path, shown: Pairs, grid: Pairs | None, settings: dict[str, Any], command: str) -> None:
+    """Write the paths from one start, and what coordination changed over a grid, as a results file of `cogd report`."""
+    optimizers: dict[str, Any] = {}
+    for name, (coordinated, plain) in shown.items():
+        optimizers[name] = {"plain": plain[:, 0].tolist(), "cogd": coordinated[:, 0].tolist()}
+        if grid is not None:
+            optimizers[name]["comparison"] = asdict(toy.compare(*grid[name]))
+    write_json(file, {"command": command, "settings": settings, **provenance(), "beale": optimizers})
 
 
 def endings_table(pairs: Pairs, title: str) -> Table:

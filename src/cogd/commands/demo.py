@@ -5,16 +5,17 @@ from typing import Annotated
 
 import typer
 
-from cogd.commands.conventions import Answer, add
+from cogd.commands.conventions import Answer, Quiet, add
 
 
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder for its files.")] = Path("runs/demo"),
+    quiet: Quiet = False,
 ) -> Answer:
-    """Run the main jobs at a small size.
+    """Run every problem of the library at a small size.
 
-    For now that is Beale's function with CoGD and without: a figure, a JSON file and a summary of five lines, in a few
-    seconds on a CPU.
+    A few minutes on a CPU, without the internet; the results come on one page, report.html. Ctrl-C keeps what is done,
+    and the same command goes on from there.
 
     Examples:
       cogd demo              # files in runs/demo
@@ -22,8 +23,9 @@ def demo(
     """
     from cogd.demo import run
 
-    lines = run(output)
-    return Answer({"folder": output, "summary": lines}, "\n".join(lines))
+    lines = run(output, progress=not quiet)
+    report = output / "report.html"
+    return Answer({"report": report, "summary": lines}, "\n".join([*lines, f"Report: {report}"]))
 
 
 def register(app: typer.Typer) -> None:

@@ -1,0 +1,171 @@
+"""The results files that a report reads, as far as it does. A file is of the first kind whose signature it has."""
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, Field
+
+
+class Document(BaseModel):
+    """A results file: it says at least with which versions it was made."""
+
+    signature: ClassVar[frozenset[str]] = frozenset({"versions"})
+
+    versions: dict[str, str]
+    commit: str | None = None
+    device: str | None = None
+    machine: str | None = None
+    threads: int | None = None
+    date: str | None = None
+    command: str | None = None
+
+
+Point = tuple[float, float]
+
+
+class Shares(BaseModel):
+    """From which shares of the starts coordination changed the final value."""
+
+    improved: float
+    unchanged: float
+    worsened: float
+    length_ratio: dict[str, float]
+
+
+class Beale(Document):
+    """Paths from one start by optimizer, with coordination ("cogd") and without ("plain"), and shares over a grid."""
+
+    signature = frozenset({"beale"})
+
+    settings: dict[str, Any]
+    beale: dict[str, "BealeOptimizer"]
+
+
+class BealeOptimizer(BaseModel):
+    plain: Annotated[list[Point], Field(min_length=2)]
+    cogd: Annotated[list[Point], Field(min_length=2)]
+    comparison: Shares | None = None
+
+
+class BealeRow(Shares):
+    optimizer: str
+    kind: str
+    settings: dict[str, Any]
+    starts: int
+    steps: int
+
+
+class BealeSettings(Document):
+    """Every setting tried on Beale's function over a grid of starts, with controls."""
+
+    signature = frozenset({"printed", "tuned", "minima"})
+
+    config: dict[str, Any]
+    printed: Annotated[list[BealeRow], Field(min_length=1)]
+
+
+class Inpainting(Document):
+    """A restored picture: names of picture files beside this one, and quality on the pixels that were hidden."""
+
+    signature = frozenset({"inpainting"})
+
+    settings: dict[str, Any]
+    inpainting: "InpaintedPicture"
+
+
+class InpaintedPicture(BaseModel):
+    name: str
+    holes: str  # white where the picture is missing
+    restored: str
+    missing: float  # share of the pixels
+    seconds: float | None = None
+    psnr: float | None = None  # on the hidden pixels, where what they hide is known
+    ssim: float | None = None
+
+
+class SparseCoding(Document):
+    """Objective against time: solver -> seed -> (seconds, objective)."""
+
+    signature = frozenset({"curves", "coding"})
+
+    curves: dict[str, list[list[Point]]]
+    coding: dict[str, list[Point]]
+    seeds: list[int]
+    seconds: float
+    sporco_setting: dict[str, Any]
+
+
+class Speed(Document):
+    signature = frozenset({"matrix_rate", "results"})
+
+    config: dict[str, Any]
+    results: dict[str, "SpeedRow"]
+    cogd_overhead: dict[str, float]
+
+
+class SpeedRow(BaseModel):
+    images_per_second: float
+    fraction_of_matrix_rate: float
+
+
+class AnyTable(Document):
+    """A results file without a picture of its own: its settings, and every list of flat rows as a table."""
+
+    model_config = {"extra": "allow"}
+
+
+KINDS: dict[str, type[Document]] = {
+    "beale": Beale,
+    "beale settings": BealeSettings,
+    "inpainting": Inpainting,
+    "objective against time": SparseCoding,
+    "speed": Speed,
+    "table": AnyTable,
+}
+
+
+class Model(BaseModel):
+    name: str
+    parameters: int
+
+
+class Config(BaseModel):
+    """A training run's config.json."""
+
+    model: Model
+    data: str
+    source: str
+    seed: int
+    precision: str
+    recipe: dict[str, Any]
+
+
+class Begin(BaseModel):
+    device: str
+    hardware: str
+    threads: int
+    cogd: str
+    torch: str
+
+
+class Coordination(BaseModel):
+    opened: int
+    coordinates: int
+    correction: float
+
+
+class Epoch(BaseModel):
+    epoch: int
+    train_loss: float
+    metrics: dict[str, float]
+    seconds: float
+    images_per_second: float
+    cogd: Coordination | None = None
+
+
+class Run(BaseModel):
+    """A training run's folder."""
+
+    config: Config
+    begins: list[Begin]
+    epochs: list[Epoch]
+    finished: bool

@@ -1,0 +1,96 @@
+"""Drawings as SVG in the page's own colours and type, and pictures as data inside the page.
+
+Matplotlib is given a stand-in for each colour of the page; in the SVG the stand-ins become CSS variables, so that one
+drawing serves light, dark and paper.
+"""
+
+import base64
+import io
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+
+from cogd.report.blocks import Chart
+
+INK, MUTED, LINE, PAPER = "#010101", "#020202", "#030303", "#040404"
+SERIES = tuple(f"#0505{i:02x}" for i in range(8))
+DASHES = ("", "5 2", "1.5 1.5", "6 2 1.5 2", "9 3", "3 3", "1 3", "8 2 2 2")
+VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", PAPER: "paper"} | {
+    c: f"series-{i}" for i, c in enumerate(SERIES)
+}
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "axes.unicode_minus": True,
+    "font.size": 9.5,
+    "axes.labelsize": 9.5,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": LINE,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+}
+_numbers = itertools.count()
+
+
+def chart(title: str, alt: str, draw: Callable[[Axes], None], size: tuple[float, float] = (4.4, 3.1)) -> Chart:
+    """Return what `draw` draws on fresh axes."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure.add_subplot())
+        return Chart(title, _inlined(figure), alt)
+
+
+def dash(series: int) -> str:
+    """Return the pattern that tells a series from others without its colour."""
+    return DASHES[series % len(DASHES)]
+
+
+def line_style(series: int) -> dict:
+    """Return the colour and the pattern of a series for `Axes.plot`."""
+    pattern = [float(n) for n in dash(series).split()]
+    return {"color": SERIES[series % len(SERIES)], "linestyle": (0, pattern) if pattern else "-"}
+
+
+def png(picture: np.ndarray) -> str:
+    """Return a picture (H, W) or (C, H, W), uint8, as a data address."""
+    pixels = picture if picture.ndim == 2 else picture[0] if len(picture) == 1 else picture.transpose(1, 2, 0)
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(file, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def _inlined(figure: Figure) -> Markup:
+    file = io.StringIO()
+    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(
+        r'<svg .*?viewBox="([^"]*)".*?>', r'<svg viewBox="\1" aria-hidden="true">', text, count=1, flags=re.DOTALL
+    )
+    prefix = f"d{next(_numbers)}-"
+    text = re.sub(r'( id="|href="#|url\(#)', rf"\1{prefix}", text)
+    for colour, variable in VARIABLES.items():
+        text = text.replace(colour, f"var(--{variable})")
+    return Markup(text)  # matplotlib escapes every text it writes

@@ -1,0 +1,206 @@
+"""The page as a text: what it says of each kind of results, and what it refuses."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from report_files import HOSTILE, write_dictionary, write_restored, write_run, write_trainings
+from typer.testing import CliRunner
+
+from cogd.cli import app
+from cogd.report import write_report
+
+VOID = {"meta", "link", "img", "input", "br"}
+
+
+class Outline(HTMLParser):
+    """The headings, the identifiers, and whether every tag is closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.headings, self.ids, self.pictures = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        named = dict(attributes)
+        self.ids += [named["id"]] if "id" in named else []
+        self.pictures += [named.get("alt")] if tag == "img" else []
+        if tag not in VOID:
+            self.open.append(tag)
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def page(tmp_path, *paths):
+    write_report(paths, tmp_path / "report.html")
+    return (tmp_path / "report.html").read_text()
+
+
+def test_a_section_for_each_kind_in_order(everything, tmp_path):
+    text = page(tmp_path, everything)
+    titles = re.findall(r"<h2[^>]*>(.*?)</h2>", text)
+    assert titles == [
+        "Beale&#39;s function",
+        "Missing pixels, restored",
+        "A dictionary of atoms",
+        "Training digits on digits",
+        "Learning a dictionary, fruit set",
+        "Overhead",
+    ]
+
+
+def test_the_html_is_well_formed_and_accessible(everything, tmp_path):
+    outline = Outline(page(tmp_path, everything))
+    assert outline.open == []
+    assert len(set(outline.ids)) == len(outline.ids)
+    assert outline.headings[0] == 1
+    assert outline.headings.count(1) == 1
+    assert all(after <= before + 1 for before, after in zip(outline.headings, outline.headings[1:], strict=False))
+    assert outline.pictures
+    assert all(outline.pictures)
+
+
+def test_nothing_is_loaded_from_elsewhere(everything, tmp_path):
+    text = page(tmp_path, everything)
+    addresses = re.findall(r'(?:src|href)="([^"]*)"|url\(([^)]*)\)', text)
+    assert addresses
+    assert all((a or b).startswith(("data:", "#")) for a, b in addresses)
+    assert "@import" not in text
+
+
+def test_training_says_means_deviations_and_the_paired_test(tmp_path):
+    write_trainings(tmp_path / "runs")
+    text = page(tmp_path, tmp_path / "runs")
+    assert "plain: 0.9000 ± 0.0000, n = 3; cogd: 0.9200 ± 0.0100, n = 3" in text
+    assert "The difference of cogd to plain, +0.0200, may be chance (p = 0.07)" in text
+    assert "plain goes from 0.5000 to 0.9000 in 3 epochs" in text
+
+
+def test_the_command_makes_the_run_again(tmp_path):
+    write_run(tmp_path / "a run", 7, [0.5], rule="rollback")
+    text = page(tmp_path, tmp_path / "a run")
+    (command,) = re.findall(r"<code>(.*?)</code>", text)
+    assert command.startswith("cogd train --data digits --model digits --seed 7 --epochs 3 --rule rollback")
+    assert command.endswith("a run&#39;")
+
+
+def test_an_unfinished_run_is_shown_as_such(tmp_path):
+    write_run(tmp_path / "x" / "seed-0", 0, [0.5, 0.6], finished=False)
+    log = tmp_path / "x" / "seed-0" / "log.jsonl"
+    log.write_text(log.read_text() + '{"event": "epo')
+    text = page(tmp_path, tmp_path / "x")
+    assert "No run is finished yet" in text
+    assert "0 of 1" in text
+
+
+def test_one_restored_picture(tmp_path):
+    write_restored(tmp_path / "deep.png", name="deep", dtype=np.uint16)
+    text = page(tmp_path, tmp_path / "deep.json")
+    assert text.count("data:image/png") == 2
+    assert re.search(r"deep: \d+% of the pixels filled in, PSNR [\d.]+ dB", text)
+
+
+def test_hostile_names_are_text(tmp_path):
+    write_run(tmp_path / "runs" / "<b>bold</b>$x$", 0, [0.5, 0.6], name=HOSTILE)
+    write_run(tmp_path / "runs" / "_plain", 0, [0.5, 0.6], name=HOSTILE)
+    write_restored(tmp_path / "runs" / "cat.png", name=HOSTILE)
+    write_report([tmp_path / "runs"], tmp_path / "r.html", title=HOSTILE)
+    text = (tmp_path / "r.html").read_text()
+    assert "<b>" not in text
+    assert "<img src=x" not in text
+    assert text.count("<script>") == 1
+    assert Outline(text).open == []
+
+
+def test_a_path_given_twice_is_shown_once(tmp_path):
+    write_dictionary(tmp_path / "d.safetensors")
+    text = page(tmp_path, tmp_path / "d.safetensors", tmp_path)
+    assert text.count("<h2") == 1
+
+
+def test_the_command_line(everything, tmp_path):
+    done = CliRunner().invoke(app, ["report", str(everything), "-o", str(tmp_path / "new" / "r.html")])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.strip() == str(tmp_path / "new" / "r.html")
+    assert "other.json" in done.stderr
+    assert (tmp_path / "new" / "r.html").exists()
+
+
+def test_no_runs_is_a_usage_error():
+    done = CliRunner().invoke(app, ["report"])
+    assert done.exit_code == 2
+    assert "RUNS" in done.stderr
+
+
+def damaged_log(folder):
+    write_run(folder / "run", 0, [0.5])
+    (folder / "run" / "log.jsonl").write_text('{"event": "epoch", "epoch": 1}\n')
+    return folder, "log.jsonl"
+
+
+def half_a_line(folder):
+    write_run(folder / "run", 0, [0.5])
+    (folder / "run" / "log.jsonl").write_text('{"event": \n')
+    return folder, "line 1"
+
+
+def no_config(folder):
+    write_run(folder / "run", 0, [0.5])
+    (folder / "run" / "config.json").unlink()
+    return folder, "config.json"
+
+
+def no_picture(folder):
+    write_restored(folder / "cat.png")
+    (folder / "cat.holes.png").unlink()
+    return folder, "cat.holes.png"
+
+
+def cut_dictionary(folder):
+    write_dictionary(folder / "d.safetensors")
+    (folder / "d.safetensors").write_bytes((folder / "d.safetensors").read_bytes()[:-40])
+    return folder, "d.safetensors"
+
+
+def cut_json(folder):
+    (folder / "b.json").write_text('{"versions": ')
+    return folder, "b.json"
+
+
+def wrong_type(folder):
+    (folder / "b.json").write_text(json.dumps({"versions": {}, "settings": {}, "beale": {"sgd": {"plain": "x"}}}))
+    return folder, "beale.sgd.plain"
+
+
+@pytest.mark.parametrize(
+    "spoil", [damaged_log, half_a_line, no_config, no_picture, cut_dictionary, cut_json, wrong_type]
+)
+def test_a_damaged_file_is_named(tmp_path, spoil):
+    path, named = spoil(tmp_path)
+    done = CliRunner().invoke(app, ["report", str(path), "-o", str(tmp_path / "r.html")])
+    assert done.exit_code == 1
+    assert named in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize(("name", "message"), [("nowhere", "no file or folder"), ("", "nothing for a report")])
+def test_paths_without_results(tmp_path, name, message):
+    (tmp_path / "empty").mkdir()
+    done = CliRunner().invoke(app, ["report", str(tmp_path / (name or "empty"))])
+    assert done.exit_code == 1
+    assert message in done.stderr
+
+
+def test_other_files_are_refused_when_named(tmp_path):
+    (tmp_path / "a.json").write_text("[1]")
+    (tmp_path / "a.txt").write_text("1")
+    for name in ("a.json", "a.txt"):
+        done = CliRunner().invoke(app, ["report", str(tmp_path / name)])
+        assert done.exit_code == 1
+        assert "no results file" in done.stderr

@@ -1,0 +1,86 @@
+"""Results files as the library writes them, tiny and made up."""
+
+import json
+
+import numpy as np
+from PIL import Image
+
+from cogd import toy, toy_report
+from cogd.sparse_coding import ConvDictionaryLearner
+from cogd.sparse_coding.results import write_inpainting
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)> $x^2$ & _a"
+RECIPE = {"epochs": 3, "batch_size": 64, "lr": 0.1, "rule": "none", "order": 1, "scale": 0.001, "flip": False}
+
+
+def write_run(folder, seed, accuracies, rule="none", finished=True, name="digits"):
+    """Write a training run's folder."""
+    folder.mkdir(parents=True)
+    config = {
+        "model": {"name": name, "parameters": 19706, "shapes": "0"},
+        "data": "digits-0",
+        "source": "digits",
+        "seed": seed,
+        "precision": "float32",
+        "recipe": {**RECIPE, "rule": rule},
+    }
+    history = [
+        {
+            "epoch": i + 1,
+            "train_loss": 1 / (i + 1),
+            "metrics": {"accuracy": a},
+            "seconds": 1.0,
+            "images_per_second": 9.0,
+        }
+        for i, a in enumerate(accuracies)
+    ]
+    begin = {"event": "begin", "device": "cpu", "hardware": "x86_64", "threads": 2, "cogd": "0.1.0", "torch": "2.13.0"}
+    lines = [begin, *({"event": "epoch", **record} for record in history)]
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if finished:
+        (folder / "result.json").write_text(json.dumps({"metrics": history[-1]["metrics"], "history": history}))
+
+
+def write_trainings(folder):
+    """Write two folders of three seeds, of which the second is 0.01, 0.02 and 0.03 better."""
+    for seed in range(3):
+        write_run(folder / "plain" / f"seed-{seed}", seed, [0.5, 0.7, 0.9])
+        write_run(folder / "cogd" / f"seed-{seed}", seed, [0.5, 0.7, 0.91 + seed / 100], rule="paper")
+
+
+def write_beale(file):
+    start = toy.against_plain(toy.positions([toy.START]), steps=20)
+    grid = toy.against_plain(toy.start_grid(3, 2.0), steps=20)
+    toy_report.write_results(file, start, grid, {"scale": 1e-3}, "cogd beale --scale 0.001")
+
+
+def write_dictionary(file):
+    images = np.random.default_rng(0).standard_normal((1, 12, 12))
+    ConvDictionaryLearner(6, (5, 5), max_iter=2, random_state=0).fit(images).save(file)
+
+
+def write_restored(file, name="cat", dtype=np.uint8):
+    random = np.random.default_rng(0)
+    original = random.integers(0, np.iinfo(dtype).max, (3 if dtype == np.uint8 else 1, 40, 60)).astype(dtype)
+    hidden = random.random((40, 60)) < 0.5
+    write_inpainting(file, original, hidden, {"missing": 0.5}, name=name, original=original[:, ::-1], seconds=1.5)
+
+
+def write_everything(folder):
+    """Write results of every kind, and files that are no results."""
+    write_trainings(folder)
+    write_beale(folder / "beale.json")
+    write_dictionary(folder / "atoms.safetensors")
+    write_restored(folder / "cat.png")
+    (folder / "notes.txt").write_text("mine")
+    (folder / "other.json").write_text('{"mine": 1}')
+    Image.new("L", (4, 4)).save(folder / "unrelated.png")
+    benchmark = {
+        "versions": {"cogd": "0.1.0"}, "machine": "x86_64", "seeds": [0], "seconds": 9.0, "sporco_setting": {"rho": 10},
+        "curves": {"CoGD": [[[0.1, 90.0], [1.0, 50.0]]], "sporco": [[[0.5, 80.0], [5.0, 60.0]]]},
+        "coding": {"optimum": [[0.0, 40.0]], "CoGD": [[0.5, 40.01]], "sporco": [[3.0, 41.0]]},
+    }  # fmt: skip
+    (folder / "sparse_coding_fruit.json").write_text(json.dumps(benchmark))
+    table = {"versions": {}, "config": {"repeats": 5}, "results": [{"case": "resnet18", "overhead_percent": 0.61}]}
+    (folder / "overhead.json").write_text(json.dumps(table))
