@@ -7,6 +7,7 @@ python experiments/readme.py --check   # fail if README.md differs from the resu
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,24 @@ def beale(results: dict[str, Any]) -> str:
     return f"Shares of {rows[0]['starts']} starts on Beale's function, {rows[0]['steps']} steps:\n\n{markdown(lines)}"
 
 
-def overhead(results: dict[str, Any]) -> str:
-    """Return the table of what the wrapper costs."""
-    lines = [["network", "batch", "projects every", "rule", "of a training step", "held per coupled byte"]]
+def overhead(*measured: dict[str, Any]) -> str:
+    """Return a table per device of what the wrapper costs."""
+    return "\n\n".join(map(overhead_table, measured)) or "Not measured yet."
+
+
+def overhead_table(results: dict[str, Any]) -> str:
+    """Return the table of one device; on a GPU the rule's work overlaps with the backward pass in a whole step."""
+    whole = "whole_steps_overhead_percent" in results["results"][0]
+    shares = {"overhead_percent": "parts timed alone"} | (
+        {"whole_steps_overhead_percent": "whole steps"} if whole else {}
+    )
+    lines = [["network", "batch", "projects every", "rule", *shares.values(), "held per coupled byte"]]
     for row in results["results"]:
         period = f"{row['period']} steps" if row["period"] > 1 else "step"
-        share, held = f"{row['overhead_percent']:+.2f}%", f"{row['held_bytes_per_coupled_byte']:.2f}"
-        lines.append([row["case"].split("-")[0], str(row["batch"]), period, row["rule"], share, held])
-    repeats = results["config"]["repeats"]
-    return f"{markdown(lines)}\n\nMedians of {repeats} steps each, alternating in one run on {results['device']}."
+        costs, held = [f"{row[key]:+.2f}%" for key in shares], f"{row['held_bytes_per_coupled_byte']:.2f}"
+        lines.append([row["case"].split("-")[0], str(row["batch"]), period, row["rule"], *costs, held])
+    about = f"Of a training step on {results['device']}, medians of {results['config']['repeats']} alternating steps:"
+    return f"{about}\n\n{markdown(lines)}"
 
 
 def best(rows: list[Row], kind: str) -> Row:
@@ -52,16 +62,16 @@ def markdown(lines: list[list[str]]) -> str:
     return "\n".join([head, "|" + " --- |" * len(lines[0]), *body])
 
 
-BLOCKS = {
-    "beale": (beale, ROOT / "experiments/results/beale.json"),
-    "overhead": (overhead, ROOT / "benchmarks/results/optimizer_overhead_cpu.json"),
+BLOCKS: dict[str, tuple[Callable[..., str], list[Path]]] = {
+    "beale": (beale, [ROOT / "experiments/results/beale.json"]),
+    "overhead": (overhead, sorted((ROOT / "benchmarks/results").glob("optimizer_overhead_*.json"))),
 }
 
 
 def filled(text: str) -> str:
     """Return the README's text with every block made anew."""
-    for name, (make, file) in BLOCKS.items():
-        block = make(json.loads(file.read_text()))
+    for name, (make, files) in BLOCKS.items():
+        block = make(*(json.loads(file.read_text()) for file in files))
         begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
         if begin not in text or end not in text:
             raise ValueError(f"README.md has no marks for {name!r}: {begin.strip()} and {end}.")

@@ -44,6 +44,16 @@ BASES = SIMPLE | FLAGGED
 RULES: tuple[Rule, ...] = ("descent", "paper", "rollback", None)
 
 simple_bases = pytest.mark.parametrize("base", SIMPLE)
+
+
+def bases_soon(*soon: str, without: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """Run a test for every plain base, those not named `soon` among the slow tests."""
+    names = [name for name in SIMPLE if name not in without]
+    return pytest.mark.parametrize(
+        "base", [pytest.param(name, marks=() if name in soon else pytest.mark.slow) for name in names]
+    )
+
+
 all_bases = pytest.mark.parametrize(
     "base", [pytest.param(name, marks=needs_cuda if name.endswith("capturable") else ()) for name in BASES]
 )

@@ -15,6 +15,7 @@ from conformance import (
     SIMPLE,
     all_bases,
     all_rules,
+    bases_soon,
     batches,
     build,
     build_bare,
@@ -119,7 +120,7 @@ def trajectory(make: Callable, model: nn.Module, optimizer: Optimizer, base: Opt
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-@pytest.mark.parametrize("base", ["momentum", "adam"])
+@bases_soon("momentum", "adam")
 def test_schedulers_move_the_bases_knobs_and_warn_of_nothing(scheduler, base):
     model, optimizer = build(base, "descent")
     bare, bare_optimizer = build_bare(base)
