@@ -124,6 +124,8 @@ def trajectory(make: Callable, model: nn.Module, optimizer: Optimizer, base: Opt
 def test_schedulers_move_the_bases_knobs_and_warn_of_nothing(scheduler, base):
     model, optimizer = build(base, "descent")
     bare, bare_optimizer = build_bare(base)
+    if scheduler in ("one-cycle", "cyclic") and not {"momentum", "betas"} & bare_optimizer.defaults.keys():
+        pytest.skip("it cycles a momentum, which this base has none of")
     moved = trajectory(SCHEDULERS[scheduler], model, optimizer, optimizer.base)
     assert moved == trajectory(SCHEDULERS[scheduler], bare, bare_optimizer, bare_optimizer)
     assert len({entry["lr"] for entry in moved}) > 1
