@@ -1,5 +1,7 @@
 """The commands, on files as users have them, and the files that cannot be used."""
 
+import json
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -8,7 +10,7 @@ from typer.testing import CliRunner
 
 from cogd.cli import app
 from cogd.sparse_coding.learner import ConvDictionaryLearner
-from cogd.sparse_coding.pictures import read_picture, tiling, write_picture
+from cogd.sparse_coding.pictures import picture_folder, read_picture, tiling, write_picture
 
 USAGE = ("either --holes", "between 0 and 1; got 1.5", "penalty must be", "--penalty must be a number")
 
@@ -80,7 +82,60 @@ def test_reconstruct_and_show(folder, dictionary, tmp_path):
     assert float(result.output.split("PSNR ")[1].split()[0]) > 25
     result = run("show", dictionary, "-o", tmp_path / "s.png")
     assert "12 atoms of 7 x 7, 1 channel(s), penalty 0.05" in result.output
-    assert read_picture(tmp_path / "s.png").shape == (1, 25, 33)
+    with Image.open(tmp_path / "s.png") as drawing:
+        assert drawing.size == (1430, 676)
+    assert "must end in one of .png, .svg, .pdf" in run("show", dictionary, "-o", tmp_path / "s.txt").output
+
+
+def test_denoise_takes_out_noise_of_the_estimated_strength(folder, dictionary, tmp_path, random):
+    (clean,) = read_picture(folder / "2.png").astype(float)
+    noisy = np.clip(clean + 20 * random.standard_normal(clean.shape), 0, 255).astype(np.uint8)
+    write_picture(tmp_path / "noisy.png", noisy)
+    errors = [np.abs(noisy - clean).mean()]
+    for noise in ((), ("--noise", 20)):
+        result = run(
+            *("denoise", tmp_path / "noisy.png", "-d", dictionary, "-o", tmp_path / "o.png", *noise),
+            *("--figure", tmp_path / "f.svg", "--json"),
+        )
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["noise"] == [pytest.approx(20, abs=4)]
+        (cleaned,) = read_picture(tmp_path / "o.png")
+        assert cleaned.dtype == np.uint8
+        errors.append(np.abs(cleaned - clean).mean())
+    assert max(errors[1:]) < 0.6 * errors[0]
+    assert (tmp_path / "f.svg").read_text().startswith("<?xml")
+
+
+def test_learning_in_colour_and_in_batches(folder, tmp_path, random):
+    path = tmp_path / "d.safetensors"
+    Image.fromarray(random.integers(0, 255, (40, 48, 3), np.uint8)).save(folder / "colour.png")
+    for options, channels in ((("--colour",), 3), (("--batch-size", 2), 1)):
+        result = run("learn", folder, "-o", path, "--atoms", 3, "--atom-size", 5, "--max-iter", 3, *options)
+        assert result.exit_code == 0, result.output
+        assert ConvDictionaryLearner.load(path).dictionary_.shape == (3, channels, 5, 5)
+    colours, left_out = picture_folder(folder, colour=True)
+    assert [image.shape for image in colours] == [(3, 40, 48)] * 4
+    assert left_out == []
+
+
+def test_colour_dictionaries_and_grey_pictures_do_not_mix(folder, tmp_path):
+    path = tmp_path / "d.safetensors"
+    run("learn", folder, "-o", path, "--atoms", 3, "--atom-size", 5, "--max-iter", 2, "--colour")
+    result = run("inpaint", folder / "0.png", "-d", path, "-o", tmp_path / "o.png", "--missing", 0.5)
+    assert result.exit_code == 1
+    assert "has atoms in colour and the picture is grey" in result.output
+
+
+def test_sixteen_bits_per_colour_are_refused(tmp_path, random):
+    import struct
+    import zlib
+
+    rows = b"".join(b"\0" + random.bytes(6 * 9) for _ in range(8))
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 9, 8, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    packed = [struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks]
+    (tmp_path / "deep.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(packed))
+    with pytest.raises(ValueError, match="16 bits per colour"):
+        read_picture(tmp_path / "deep.png")
 
 
 def test_tiling_of_one_atom():

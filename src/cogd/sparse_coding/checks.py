@@ -44,6 +44,12 @@ def checked_penalty(penalty: Any) -> float:
     return float(penalty)
 
 
+def check_noise(noise: Any) -> None:
+    """Refuse what is no standard deviation of noise; None is."""
+    if noise is not None:
+        _check_number("noise", noise, hint=" Leave it out to have it estimated.")
+
+
 def check_memory(needed: int, what: str, remedy: str) -> None:
     """Refuse what will not fit into memory."""
     free = free_memory()

@@ -1,7 +1,9 @@
 """Picture files in and out, in their own depth, and the pictures that a dictionary gives."""
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -20,6 +22,7 @@ def read_picture(path: str | Path) -> np.ndarray:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(path) as file:
+                _check_depth(file, path)
                 picture = ImageOps.exif_transpose(file)
                 picture.load()
     except FileNotFoundError as error:
@@ -43,23 +46,41 @@ def write_picture(path: str | Path, picture: np.ndarray) -> None:
         raise ValueError(f"{str(path)!r} needs the suffix of a picture format, such as .png.") from error
 
 
-def read_grey_folder(folder: str | Path) -> tuple[list[np.ndarray], list[str]]:
-    """Return a folder's pictures (H, W) in grey, in order of name, and the reason for every file that was left out."""
+class PictureFolder(Sequence[np.ndarray]):
+    """Picture files as images (C, H, W), or (H, W) in grey, each read when it is looked at."""
+
+    def __init__(self, paths: Sequence[Path], colour: bool):
+        self.paths, self.colour = paths, colour
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, i: Any) -> Any:
+        picture = read_picture(self.paths[i])
+        if not self.colour:
+            return grey(picture)
+        return picture if len(picture) == 3 else picture.repeat(3, axis=0)
+
+
+def picture_folder(folder: str | Path, colour: bool = False) -> tuple[PictureFolder, list[str]]:
+    """Return a folder's pictures in order of name, and the reason for every file that was left out."""
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"there is no folder {str(folder)!r}.")
-    pictures, left_out = [], []
+    usable, left_out = [], []
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         if path.suffix.lower() not in SUFFIXES:
             left_out.append(f"{path.name}: not a picture by its suffix")
             continue
         try:
-            pictures.append(grey(read_picture(path)))
+            read_picture(path)
         except ValueError as error:
             left_out.append(f"{path.name}: {error}")
-    if not pictures:
+        else:
+            usable.append(path)
+    if not usable:
         raise ValueError(f"{str(folder)!r} holds no picture that can be read ({', '.join(SUFFIXES)}).")
-    return pictures, left_out
+    return PictureFolder(usable, colour), left_out
 
 
 def grey(picture: np.ndarray) -> np.ndarray:
@@ -93,6 +114,12 @@ def tiling(dictionary: np.ndarray) -> np.ndarray:
         scaled = atom / max(np.abs(atom).max(), np.finfo(atom.dtype).tiny)
         canvas[:, top : top + height, left : left + width] = np.rint(127.5 * (1 + scaled))
     return canvas[0] if channels == 1 else canvas
+
+
+def _check_depth(file: Image.Image, path: str | Path) -> None:
+    """Refuse 16 bits per colour, which Pillow would read as 8."""
+    if file.mode in COLOUR_MODES and any("16" in str(tile[3]) for tile in getattr(file, "tile", ())):
+        raise ValueError(f"{str(path)!r} has 16 bits per colour, which would be lost. Save it with 8, or in grey.")
 
 
 def _as_array(picture: Image.Image, path: str | Path) -> np.ndarray:

@@ -65,6 +65,23 @@ def smooth_part(image: np.ndarray, observed: np.ndarray, strength: float, tolera
     return s.astype(image.dtype)
 
 
+def noise_level(image: np.ndarray, observed: np.ndarray) -> float:
+    """Return the standard deviation of an image's noise (C, H, W), where blocks of 3 x 3 pixels were observed.
+
+    The second difference in both directions, [1 -2 1] by [1 -2 1], has 6 times the noise's deviation and hardly sees a
+    picture; its median is that of 0.6745 deviations.  (J. Immerkaer 1996, with the median for the mean)
+    """
+    differences, whole = image.astype(np.float64), observed
+    for axis in (-2, -1):
+        differences = np.diff(differences, 2, axis=axis)
+        n = whole.shape[axis]
+        parts = [np.take(whole, range(i, n - 2 + i), axis) for i in range(3)]
+        whole = np.logical_and.reduce(parts)
+    if not whole.any():
+        raise ValueError("noise cannot be estimated where no block of 3 x 3 pixels was observed; give noise=.")
+    return float(max(np.median(np.abs(differences[whole])) / (6 * 0.6745), np.finfo(np.float32).eps))
+
+
 def _gaussian(image: np.ndarray) -> np.ndarray:
     steps = np.arange(WINDOW) - WINDOW // 2
     kernel = np.exp(-0.5 * (steps / SIGMA) ** 2)

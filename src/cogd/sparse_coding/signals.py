@@ -153,7 +153,7 @@ def _as_seen(mask: np.ndarray | None, shape: tuple[int, ...], i: int) -> np.ndar
 
 
 def _as_signal(plane: np.ndarray, seen: np.ndarray, i: int, dtype: np.dtype) -> np.ndarray:
-    scale = _range_of(plane.dtype)
+    scale = range_of(plane.dtype)
     signal = np.where(seen, plane, 0).astype(dtype) / dtype.type(scale)
     if not np.isfinite(signal).all():
         raise ValueError(f"X[{i}] has NaN or infinite values among its observed pixels; mark them observed=False.")
@@ -165,11 +165,11 @@ def _as_picture(result: np.ndarray, like: np.ndarray) -> np.ndarray:
     result = result.reshape(like.shape)
     if like.dtype.kind in "iu":
         limits = np.iinfo(like.dtype)
-        result = np.clip(np.rint(result.astype(np.float64) * _range_of(like.dtype)), limits.min, limits.max)
+        result = np.clip(np.rint(result.astype(np.float64) * range_of(like.dtype)), limits.min, limits.max)
     return result.astype(like.dtype)
 
 
-def _range_of(dtype: np.dtype) -> int:
+def range_of(dtype: np.dtype) -> int:
     return int(np.iinfo(dtype).max) if dtype.kind in "iu" else 1
 
 
