@@ -220,14 +220,17 @@ def facts(results: dict[str, Any], name: str) -> dict[str, Any]:
 
 def table(rows: list[Row]) -> str:
     """Return a markdown table of comparisons."""
-    head = ("starts", "base", "rate", "variant", "F lower", "higher", "shorter", "longer", "length 5%, 50%, 95%")
-    lines = [[*head, "best minimum", "so it"]]
+    head = ("starts", "base", "rate", "variant", "F lower", "same", "higher", "shorter", "longer")
+    lines = [[*head, "length 5%, 50%, 95%", "F change 5%, 50%, 95%", "best minimum", "so it"]]
     for row in rows:
-        lengths = ", ".join(f"{row['length_ratio'].get(q, float('nan')):.2f}" for q in ("5%", "50%", "95%"))
-        shares = [f"{row[key]:.1%}" for key in ("improved", "worsened", "shorter", "longer")]
+        spreads = [
+            ", ".join(f"{row[of].get(q, float('nan')):{form}}" for q in ("5%", "50%", "95%"))
+            for of, form in (("length_ratio", ".2f"), ("value_difference", "+z.2f"))
+        ]
+        shares = [f"{row[key]:.1%}" for key in ("improved", "unchanged", "worsened", "shorter", "longer")]
         who = [f"{row['starts']}", toy_report.LABELS[row["optimizer"]], f"{row['rate']:.2g}", variant(row)]
         reached = f"{row['plain_best']:.1%} -> {row['outcomes'][toy.OUTCOMES[0]]:.1%}"
-        lines.append([*who, *shares, lengths, reached, verdict(row)])
+        lines.append([*who, *shares, *spreads, reached, verdict(row)])
     return markdown(lines)
 
 
