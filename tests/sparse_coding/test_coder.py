@@ -9,6 +9,7 @@ from sklearn.linear_model import Lasso
 from textures import textured, unit_atoms
 
 from cogd.sparse_coding import coder, model
+from cogd.sparse_coding import working_set as working_set_module
 from cogd.sparse_coding.coder import encode, learn
 from cogd.sparse_coding.working_set import Layout, WorkingSet
 
@@ -90,7 +91,7 @@ def test_the_result_does_not_depend_on_the_number_of_threads(random, monkeypatch
     images, atoms = textured(random, 2, 1, 200, 30), unit_atoms(random, 6, 1, 5, 5)
     observed, results = np.ones(images.shape, bool), []
     for threads in (1, 3):
-        monkeypatch.setattr(coder, "_cores", lambda threads=threads: threads)
+        monkeypatch.setattr(working_set_module, "cores", lambda threads=threads: threads)
         working_set = WorkingSet(list(images), list(observed), atoms.shape[1:])
         results.append(next(islice(learn(working_set, atoms, 0.3), 3, None)))
     np.testing.assert_array_equal(results[0], results[1])
@@ -137,4 +138,4 @@ def test_a_blank_image_has_no_codes(random):
     images = np.zeros((1, 1, 12, 12))
     coding = encode(list(images), [np.ones((1, 12, 12), bool)], unit_atoms(random, 3, 1, 3, 3), 0.1)
     assert coding.converged
-    assert len(coding.working_set.value) == 0
+    assert coding.working_set.nonzeros == 0

@@ -9,7 +9,7 @@ where the gate of atom k is open: ||x_k||_1 below its mean over k, and sum_p |be
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -120,8 +120,3 @@ def step_size(atoms: Tensor, shape: Sequence[int]) -> float:
 
 def _finite(projected: Tensor, new: Tensor) -> Tensor:
     return torch.where(projected.isfinite(), projected, new)
-
-
-def as_signals(images: Sequence[Any], observed: Sequence[Any]) -> list[Signal]:
-    """Return arrays as the tensors that the rule reads."""
-    return [Signal(torch.from_numpy(b), torch.from_numpy(m.copy())) for b, m in zip(images, observed, strict=True)]

@@ -5,17 +5,15 @@ code of the set after the other; codes that end at zero leave. 0.1% of all codes
 small part of the one gradient that looks for them.
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from cogd.sparse_coding.code_projection import CodeProjection, Observation, as_signals
-from cogd.sparse_coding.working_set import WorkingSet
+from cogd.sparse_coding.code_projection import CodeProjection, Signal
 
 BLOCK = 4  # positions, in both directions, that send one code per pass
 SWEEPS_PER_PASS = 8
@@ -24,20 +22,50 @@ UPDATES_PER_PASS = 8  # sweeps over the codes and the atoms in turn, between two
 REFRESH_EVERY = 10  # iterations after which the residual is computed afresh, against rounding
 
 
+class CodeSet(Protocol):
+    """The few codes that may be nonzero, and their residual; `own` makes the atoms that its other methods take."""
+
+    def own(self, atoms: np.ndarray) -> Any: ...
+    def enter(self, atoms: Any, limit: float, block: int) -> int: ...
+    def sweep(self, atoms: Any, penalty: float, sweeps: int) -> Any: ...
+    def drop_zeros(self) -> None: ...
+    def improve_atoms(self, atoms: Any) -> Any: ...
+    def refresh(self, atoms: Any) -> None: ...
+    def replace(self, codes: Sequence[Tensor], atoms: Any) -> None: ...
+    def largest_gradient(self, atoms: Any) -> float: ...
+    def objective(self, penalty: float) -> float: ...
+    def weights(self, n_atoms: int) -> np.ndarray: ...
+    def state(self) -> dict[str, np.ndarray]: ...
+    def restore(self, state: dict[str, np.ndarray]) -> None: ...
+    def signals(self) -> list[Signal]: ...
+    def codes(self, n_atoms: int) -> list[Tensor]: ...
+    def dense(self, n_atoms: int) -> list[np.ndarray]: ...
+    def sparse(self, n_atoms: int) -> Tensor: ...
+    def reconstruction(self, atoms: Any) -> list[np.ndarray]: ...
+    @property
+    def nonzeros(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Coding:
     """Codes of a fixed dictionary: the working set, whether its tolerance was reached, and after how many passes."""
 
-    working_set: WorkingSet
+    working_set: CodeSet
     converged: bool
     passes: int
 
 
-@contextmanager
-def workers() -> Iterator[Callable]:
-    """Give a map(function, items) over one thread per core that this process may use; the order is kept."""
-    with ThreadPoolExecutor(_cores()) as pool:
-        yield lambda function, items: list(pool.map(function, items))
+def new_working_set(
+    images: Sequence[np.ndarray], observed: Sequence[np.ndarray], atom_shape: tuple[int, int, int], device: str = "cpu"
+) -> CodeSet:
+    """Return an empty working set: compiled loops on the processor, tiles of tensors on another device."""
+    if device == "cpu":
+        from cogd.sparse_coding.working_set import WorkingSet  # compiles, which no other device needs
+
+        return WorkingSet(images, observed, atom_shape)
+    from cogd.sparse_coding.tiles import TiledWorkingSet
+
+    return TiledWorkingSet(images, observed, atom_shape, device)
 
 
 def encode(
@@ -47,23 +75,28 @@ def encode(
     penalty: float,
     tolerance: float = 1e-3,
     max_passes: int = 1000,
+    device: str = "cpu",
 ) -> Coding:
     """Return the codes that minimise the objective, every optimality condition met to tolerance * penalty."""
-    working_set = WorkingSet(images, observed, atoms.shape[1:])
-    with workers() as run:
-        for passes in range(1, max_passes + 1):
-            entered = working_set.enter(atoms, penalty * (1 + tolerance), BLOCK, run)
-            moved = working_set.sweep(atoms, penalty, SWEEPS_PER_PASS, run)
-            working_set.drop_zeros()
-            if entered == 0:
-                if moved <= 0.5 * tolerance * penalty:
-                    return Coding(working_set, True, passes)
-                working_set.refresh(atoms)
+    return settle(new_working_set(images, observed, atoms.shape[1:], device), atoms, penalty, tolerance, max_passes)
+
+
+def settle(working_set: CodeSet, atoms: np.ndarray, penalty: float, tolerance: float, max_passes: int = 1000) -> Coding:
+    """Bring a working set to its optimum for fixed atoms."""
+    dictionary = working_set.own(atoms)
+    for passes in range(1, max_passes + 1):
+        entered = working_set.enter(dictionary, penalty * (1 + tolerance), BLOCK)
+        moved = working_set.sweep(dictionary, penalty, SWEEPS_PER_PASS)
+        working_set.drop_zeros()
+        if entered == 0:
+            if moved <= 0.5 * tolerance * penalty:
+                return Coding(working_set, True, passes)
+            working_set.refresh(dictionary)
     return Coding(working_set, False, max_passes)
 
 
 def learn(
-    working_set: WorkingSet,
+    working_set: CodeSet,
     atoms: np.ndarray,
     penalty: float,
     projection: CodeProjection | None = None,
@@ -73,31 +106,23 @@ def learn(
 
     `iteration` is how many went before, where the working set comes from a checkpoint.
     """
-    with workers() as run:
-        while True:
-            observation = None if projection is None else _observe(projection, working_set, atoms)
-            working_set.enter(atoms, penalty * (1 + LEARNING_TOLERANCE), BLOCK, run)
-            for _ in range(UPDATES_PER_PASS):
-                working_set.sweep(atoms, penalty, 1, run)
-                if iteration > 0:  # the first codes are too few to learn from
-                    atoms = working_set.improve_atoms(atoms)
-            working_set.drop_zeros()
-            iteration += 1
-            if iteration % REFRESH_EVERY == 0:
-                working_set.refresh(atoms)
-            if projection is not None:
-                codes = [torch.from_numpy(x) for x in working_set.dense(len(atoms))]
-                projected = projection.project(observation, torch.from_numpy(atoms), codes)
-                if not all(map(torch.equal, projected, codes)):
-                    working_set.replace([x.numpy() for x in projected], atoms)
-            yield atoms
-
-
-def _observe(projection: CodeProjection, working_set: WorkingSet, atoms: np.ndarray) -> Observation | None:
-    signals = as_signals(*working_set.images_and_observed())
-    codes = [torch.from_numpy(x) for x in working_set.dense(len(atoms))]
-    return projection.observe(signals, torch.from_numpy(atoms), codes)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    d = working_set.own(atoms)
+    while True:
+        observation = None
+        if projection is not None:
+            observation = projection.observe(working_set.signals(), torch.as_tensor(d), working_set.codes(len(d)))
+        working_set.enter(d, penalty * (1 + LEARNING_TOLERANCE), BLOCK)
+        for _ in range(UPDATES_PER_PASS):
+            working_set.sweep(d, penalty, 1)
+            if iteration > 0:  # the first codes are too few to learn from
+                d = working_set.improve_atoms(d)
+        working_set.drop_zeros()
+        iteration += 1
+        if iteration % REFRESH_EVERY == 0:
+            working_set.refresh(d)
+        if projection is not None:
+            codes = working_set.codes(len(d))
+            projected = projection.project(observation, torch.as_tensor(d), codes)
+            if not all(map(torch.equal, projected, codes)):
+                working_set.replace(projected, d)
+        yield torch.as_tensor(d).cpu().numpy()

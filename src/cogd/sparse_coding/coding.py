@@ -16,12 +16,11 @@ from cogd.sparse_coding import model
 from cogd.sparse_coding.atoms import check_atoms
 from cogd.sparse_coding.checkpoint import identifying
 from cogd.sparse_coding.checks import check_noise, check_parameters, checked_penalty
-from cogd.sparse_coding.coder import encode
+from cogd.sparse_coding.coder import CodeSet, encode
 from cogd.sparse_coding.fitting import Progress, check_dense_room
 from cogd.sparse_coding.preprocessing import noise_level, without_smooth_part
 from cogd.sparse_coding.signals import Signals, check_sizes, range_of, read_codes, read_signals
 from cogd.sparse_coding.storage import DICTIONARY, read_dictionary, write_arrays
-from cogd.sparse_coding.working_set import WorkingSet
 
 NOT_SAVED = ("on_progress", "warm_start")
 SHIPPED = Path(__file__).parent / "dictionaries"
@@ -154,7 +153,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
                 "Convert the images."
             )
 
-    def _encode(self, signals: Signals, penalty: float | None = None) -> WorkingSet:
+    def _encode(self, signals: Signals, penalty: float | None = None) -> CodeSet:
         """Return the codes, at the learner's penalty unless another is given."""
         penalty = self.penalty_ if penalty is None else penalty
         coding = encode(signals.images, signals.observed, self.dictionary_, penalty, self.transform_tol)
@@ -165,7 +164,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        self._warn_if_vanished(len(coding.working_set.value))
+        self._warn_if_vanished(coding.working_set.nonzeros)
         return coding.working_set
 
     def _reconstruction(

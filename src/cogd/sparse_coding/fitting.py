@@ -7,7 +7,7 @@ import numpy as np
 
 from cogd.sparse_coding.checks import check_memory
 from cogd.sparse_coding.code_projection import CodeProjection
-from cogd.sparse_coding.coder import learn, workers
+from cogd.sparse_coding.coder import learn
 from cogd.sparse_coding.ffcsc import FFCSC, learn_ffcsc
 from cogd.sparse_coding.signals import Signals
 from cogd.sparse_coding.working_set import WorkingSet
@@ -86,8 +86,7 @@ def reason_to_stop(
 def auto_penalty(signals: Signals, atoms: np.ndarray) -> float:
     """Return a tenth of lambda_max, the least penalty at which all codes of these atoms vanish."""
     working_set = WorkingSet(signals.images, signals.observed, atoms.shape[1:])
-    with workers() as run:
-        largest = working_set.largest_gradient(atoms, run)
+    largest = working_set.largest_gradient(atoms)
     if largest <= 0:
         raise ValueError('penalty="auto" needs images that are not all blank; these are. Check X and smoothing.')
     return AUTO_FRACTION * largest

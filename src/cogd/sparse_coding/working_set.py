@@ -1,6 +1,8 @@
 """The state of the default solver: one residual over all images, and the few codes that may be nonzero."""
 
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -8,6 +10,7 @@ import numpy as np
 import torch
 
 from cogd.sparse_coding import kernels
+from cogd.sparse_coding.code_projection import Signal
 
 STRIP_ROWS = 64  # fewest rows of codes in a strip; strips are what threads share out
 
@@ -77,7 +80,7 @@ class Layout:
 class WorkingSet:
     """Codes in order of position, their residual, and the steps that change them.
 
-    Every step gives the same result for any number of threads.
+    Steps use one thread per core that this process may use, and give the same result for any number of threads.
     """
 
     def __init__(self, images: Sequence[np.ndarray], seen: Sequence[np.ndarray], atom_shape: tuple[int, int, int]):
@@ -94,17 +97,22 @@ class WorkingSet:
         self._offsets = [self.layout.offsets(i) for i in range(len(images))]
         self._best = np.zeros_like(self.residual)
         self._which = np.zeros(len(self.residual), np.int32)
+        self._threads = ThreadPoolExecutor(cores())
 
-    def enter(self, atoms: np.ndarray, limit: float, block: int, run: Callable) -> int:
+    def own(self, atoms: np.ndarray) -> np.ndarray:
+        """Return atoms as this working set's methods take them."""
+        return atoms
+
+    def enter(self, atoms: np.ndarray, limit: float, block: int) -> int:
         """Let the largest |g| above `limit` of every block of positions into the set; return how many entered."""
         matrix = _gradient_matrix(atoms)
-        found = run(lambda strip: self._winners(strip, matrix, limit, block), self._strips)
+        found = list(self._threads.map(lambda strip: self._winners(strip, matrix, limit, block), self._strips))
         position = np.concatenate(found)
         image = np.repeat(np.array([i for i, _, _ in self._strips], np.int32), [len(f) for f in found])
         self._merge(position, image, self._which[position], np.zeros(len(position), self.value.dtype))
         return len(position)
 
-    def sweep(self, atoms: np.ndarray, penalty: float, sweeps: int, run: Callable) -> float:
+    def sweep(self, atoms: np.ndarray, penalty: float, sweeps: int) -> float:
         """Minimise over the set's codes, one after the other; return the largest change of the last sweep."""
         norms = np.empty_like(self.value)
         lanes = pad_atoms(atoms)
@@ -122,7 +130,7 @@ class WorkingSet:
         first = {i: s for s, (i, top, _) in enumerate(self._strips) if top == 0}
         even = [strip for s, strip in enumerate(self._strips) if (s - first[strip[0]]) % 2 == 0]
         odd = [strip for s, strip in enumerate(self._strips) if (s - first[strip[0]]) % 2]
-        return max([*run(sweep_strip, even), *run(sweep_strip, odd)], default=0.0)
+        return max([*self._threads.map(sweep_strip, even), *self._threads.map(sweep_strip, odd)], default=0.0)
 
     def refresh(self, atoms: np.ndarray) -> None:
         """Compute the residual afresh from the codes."""
@@ -170,16 +178,17 @@ class WorkingSet:
             images.append(-self.layout.view(flat, i)[:, height - 1 : rows, width - 1 : columns])
         return images
 
-    def largest_gradient(self, atoms: np.ndarray, run: Callable) -> float:
+    def largest_gradient(self, atoms: np.ndarray) -> float:
         """Return the largest |g| of the codes outside of the set."""
         matrix = _gradient_matrix(atoms)
-        found = run(lambda strip: self._winners(strip, matrix, 0.0, max(self.layout.shapes[strip[0]])), self._strips)
+        block = max(map(max, self.layout.shapes))
+        found = self._threads.map(lambda strip: self._winners(strip, matrix, 0.0, block), self._strips)
         return float(max((self._best[winner].max(initial=0) for winner in found), default=0.0))
 
-    def replace(self, codes: Sequence[np.ndarray], atoms: np.ndarray) -> None:
+    def replace(self, codes: Sequence[torch.Tensor], atoms: np.ndarray) -> None:
         """Put dense codes (K, rows, columns) of every image in place of the set's."""
         layout, entries = self.layout, []
-        for i, dense in enumerate(codes):
+        for i, dense in enumerate(map(np.asarray, codes)):
             row, column, atom = np.nonzero(dense.transpose(1, 2, 0))
             position = layout.starts[i] + row * layout.strides[i] + column
             entries.append((position, np.full(len(row), i, np.int32), atom.astype(np.int32), dense[atom, row, column]))
@@ -197,15 +206,19 @@ class WorkingSet:
         self.position, self.image = state["position"], state["image"]
         self.atom, self.value = state["atom"], state["value"]
 
-    def images_and_observed(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    def codes(self, n_atoms: int) -> list[torch.Tensor]:
+        """Return every image's codes as a tensor (K, rows, columns)."""
+        return [torch.from_numpy(codes) for codes in self.dense(n_atoms)]
+
+    def signals(self) -> list[Signal]:
         """Return the images (C, H, W), 0 where hidden, and where they were observed."""
         _, height, width = self.layout.atom_shape
-        inner = [
-            np.s_[:, height - 1 : rows, width - 1 : columns]  # a code's rows are H + h - 1
-            for rows, columns in self.layout.shapes
-        ]
-        views = [(self.layout.view(self.signal, i)[w], self.layout.view(self.seen, i)[w]) for i, w in enumerate(inner)]
-        return [b.copy() for b, _ in views], [m > 0 for _, m in views]
+        signals = []
+        for i, (rows, columns) in enumerate(self.layout.shapes):
+            inner = np.s_[:, height - 1 : rows, width - 1 : columns]  # a code's rows are H + h - 1
+            image, seen = (self.layout.view(flat, i)[inner] for flat in (self.signal, self.seen))
+            signals.append(Signal(torch.from_numpy(image.copy()), torch.from_numpy(seen > 0)))
+        return signals
 
     def entries(self, part: slice = slice(None)) -> tuple[np.ndarray, ...]:
         """Return (image, atom, row, column, value) of the codes."""
@@ -276,3 +289,8 @@ def _gradient_matrix(atoms: np.ndarray) -> np.ndarray:
 
 def _padded(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
