@@ -18,7 +18,12 @@ Rule = Literal["descent", "paper", "rollback"] | None
 
 @dataclass(frozen=True)
 class ProjectionStats:
-    """What the last projection did to one coupling: gates opened, of how many, and the l2 norm of the correction."""
+    """What the last projection did to one coupling: gates opened, of how many, and the l2 norm of the correction.
+
+    >>> stats = ProjectionStats("1.weight * 0.weight", opened=4, coordinates=16, correction=0.02)
+    >>> f"{stats.name}: {stats.opened / stats.coordinates:.0%} open"
+    '1.weight * 0.weight: 25% open'
+    """
 
     name: str
     opened: int
