@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cogd.pruning.graph import PER_CHANNEL, TRANSPOSED, Prunable, is_depthwise
+from cogd.pruning.graph import PER_CHANNEL, TRANSPOSED, Prunable, is_depthwise, side_size, size_names
 
 Keep = Mapping[str, Sequence[int]]
 
@@ -26,7 +26,7 @@ class Cut:
         >>> Cut(0, (0, 2)).of(torch.tensor([1, 2, 3]))
         tensor([1, 3])
         """
-        kept = torch.tensor(self.kept, device=tensor.device)
+        kept = torch.tensor(self.kept, dtype=torch.long, device=tensor.device)
         if self.groups == 1:
             return tensor.index_select(self.dim, kept)
         rows = tensor.unflatten(0, (self.groups, -1))
@@ -54,9 +54,11 @@ def plan_removal(model: nn.Module, layers: Iterable[Prunable], keep: Keep) -> Pl
             continue
         module = modules[name]
         kept = _rest(side_size(module, side), gone)
+        if not kept:
+            raise ValueError(f"{name} would lose everything on its {side} side")
         for tensor, cut in _cuts(module, side, kept):
             cuts[f"{name}.{tensor}" if name else tensor].append(cut)
-        for attribute in _size_names(module, side):
+        for attribute in size_names(module, side):
             sizes[name][attribute] = len(kept)
     return Plan(dict(cuts), dict(sizes))
 
@@ -90,23 +92,6 @@ def set_data(tensor: Tensor, data: Tensor) -> None:
     other = torch.float64 if data.dtype == torch.float32 else torch.float32
     tensor.data = data.new_empty(0, dtype=other)
     tensor.data = data
-
-
-def side_size(module: nn.Module, side: str) -> int:
-    """Return how many channels a side of a module has."""
-    return getattr(module, _size_names(module, side)[0])
-
-
-def _size_names(module: nn.Module, side: str) -> tuple[str, ...]:
-    """Return the attributes that hold the size of a module's side."""
-    if isinstance(module, nn.PReLU):
-        return ("num_parameters",)
-    if isinstance(module, PER_CHANNEL):
-        return ("num_features",)
-    if is_depthwise(module):
-        return ("out_channels", "in_channels", "groups")
-    unit = "features" if isinstance(module, nn.Linear) else "channels"
-    return (f"{side}_{unit}",)
 
 
 def _cuts(module: nn.Module, side: str, kept: tuple[int, ...]) -> list[tuple[str, Cut]]:

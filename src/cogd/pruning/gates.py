@@ -13,16 +13,17 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from cogd.coupling import Coupling, Quantile
-from cogd.pruning.cutting import side_size
-from cogd.pruning.graph import TRANSPOSED, Prunable
-from cogd.pruning.layers import prunable_layers
+from cogd.pruning.graph import TRANSPOSED, Prunable, side_size
+from cogd.pruning.layers import survey
 from cogd.pruning.masking import scale_inputs
 
 
 class Gates:
     """Insert a gate for every prunable channel of a model.
 
-    The gates are no parameters of the model; hand `parameters()` to the optimizer beside the model's own.
+    The gates are no parameters of the model; hand `parameters()` to the optimizer beside the model's own. They are in
+    `values`, by the name of the layer that makes the channels, and move with the model from device to device;
+    `skipped` says of every layer without gates why it has none.
 
     Args:
         model: the model to prune; it is changed in place until `remove` or `fold`.
@@ -48,7 +49,7 @@ class Gates:
     ):
         if initial not in ("normal", "ones"):
             raise ValueError(f'initial must be "normal" or "ones"; got {initial!r}.')
-        self.layers = prunable_layers(model, example_inputs, ignore)
+        self.layers, self.skipped = survey(model, example_inputs, ignore)
         self.model = model
         self.values = {layer.name: _gate(model, layer, initial, generator) for layer in self.layers}
         self._orders = {name: list(model.get_submodule(name)._parameters) for name in _readers(self.layers)}

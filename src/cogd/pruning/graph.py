@@ -72,14 +72,22 @@ def is_depthwise(module: nn.Module) -> bool:
 def considered_layers(model: nn.Module, ignore: Iterable[str]) -> list[str]:
     modules = dict(model.named_modules())
     ignore = (ignore,) if isinstance(ignore, str) else tuple(ignore)
-    for name in ignore:
-        if name not in modules or name == "":
-            near = difflib.get_close_matches(name, modules) or list(modules)[1:6]
-            raise ValueError(f"ignore names {name!r}, not a module of this {type(model).__name__}; near it: {near}.")
+    check_names("ignore", ignore, model)
     names = getattr(model, "gated_layers", None) or [
         name for name, module in modules.items() if isinstance(module, READERS) and not is_depthwise(module)
     ]
     return [name for name in names if not any(name == at or name.startswith(f"{at}.") for at in ignore)]
+
+
+def check_names(argument: str, names: Iterable[str], model: nn.Module) -> None:
+    """Refuse names that are no module's."""
+    modules = [name for name, _ in model.named_modules() if name]
+    for name in names:
+        if name not in modules:
+            near = difflib.get_close_matches(name, modules) or modules[:5]
+            raise ValueError(
+                f"{argument} names {name!r}, not a module of this {type(model).__name__}; near it: {near}."
+            )
 
 
 def candidates(model: nn.Module, inputs: tuple[Any, ...], names: list[str]) -> tuple[list[Prunable], dict[str, str]]:
@@ -89,7 +97,7 @@ def candidates(model: nn.Module, inputs: tuple[Any, ...], names: list[str]) -> t
     graph = _dependency_graph(copy.deepcopy(model), inputs)
     for name in names:
         if any(name in layer.producers for layer in found):
-            continue
+            continue  # a sum joins it with a layer before
         try:
             found.append(_prunable(graph, name))
         except _UnprunableError as reason:
@@ -117,15 +125,20 @@ def _dependency_graph(model: nn.Module, inputs: tuple[Any, ...]) -> torch_prunin
 
 def _prunable(graph: torch_pruning.DependencyGraph, name: str) -> Prunable:
     module = graph.model.get_submodule(name)
+    if not isinstance(module, READERS) or is_depthwise(module):
+        raise _UnprunableError(f"a {type(module).__name__} makes none of its own")
     if module not in graph.module2node:
         raise _UnprunableError("the example inputs don't reach it")
     pruner = graph.get_pruner_of_module(module)
     channels = pruner.get_out_channels(module)
+    if channels == 1:
+        raise _UnprunableError("it has one channel")
     try:
         group = graph.get_pruning_group(module, pruner.prune_out_channels, list(range(channels)))
     except FAILURES as error:
         raise _UnprunableError(f"Torch-Pruning fails on it ({type(error).__name__}: {error})") from error
     places = tuple(_places(graph, group))
+    _check_places(graph.model, places)
     producers = tuple(
         place.module for place in places if place.side == "out" and _is_producer(graph.model, place.module)
     )
@@ -168,6 +181,14 @@ def _side(graph: torch_pruning.DependencyGraph, dependency: Any, module: nn.Modu
     return "in" if graph.is_in_channel_pruning_fn(dependency.handler) else "out"
 
 
+def _check_places(model: nn.Module, places: Iterable[Place]) -> None:
+    """Refuse positions beyond a module's channels: Torch-Pruning misread an operation on the way there."""
+    modules = dict(model.named_modules())
+    for place in places:
+        if place.module in modules and max(place.positions) >= side_size(modules[place.module], place.side):
+            raise _UnprunableError(f"the way of its channels to {place.module} can't be followed")
+
+
 def _is_producer(model: nn.Module, name: str) -> bool:
     modules = dict(model.named_modules())
     return name in modules and isinstance(modules[name], READERS) and not is_depthwise(modules[name])
@@ -190,3 +211,20 @@ def _blocks(model: nn.Module, channels: int, places: Iterable[Place]) -> int:
     if blocks == channels:
         raise _UnprunableError("a grouped convolution holds one channel in each group")
     return blocks
+
+
+def side_size(module: nn.Module, side: str) -> int:
+    """Return how many channels a side of a module has."""
+    return getattr(module, size_names(module, side)[0])
+
+
+def size_names(module: nn.Module, side: str) -> tuple[str, ...]:
+    """Return the attributes that hold the size of a module's side."""
+    if isinstance(module, nn.PReLU):
+        return ("num_parameters",)
+    if isinstance(module, PER_CHANNEL):
+        return ("num_features",)
+    if is_depthwise(module):
+        return ("out_channels", "in_channels", "groups")
+    unit = "features" if isinstance(module, nn.Linear) else "channels"
+    return (f"{side}_{unit}",)

@@ -29,11 +29,7 @@ def prunable_layers(
     >>> [(layer.name, layer.channels) for layer in prunable_layers(model, torch.zeros(1, 3, 8, 8))]
     [('0', 8)]
     """
-    layers, reasons = survey(model, example_inputs, ignore)
-    if not layers:
-        listed = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items()) or " There is no such layer."
-        raise ValueError(f"no channel of this {type(model).__name__} can be removed exactly.{listed}")
-    return layers
+    return survey(model, example_inputs, ignore)[0]
 
 
 def survey(
@@ -43,13 +39,30 @@ def survey(
     check_plain(model)
     inputs = as_tuple(example_inputs)
     found, reasons = candidates(model, inputs, considered_layers(model, ignore))
-    shaken = _shaken(model)
+    exact, inexact = _exact_only(model, found, inputs)
+    reasons |= inexact
+    if not exact:
+        listed = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items()) or " There is no such layer."
+        raise ValueError(f"no channel of this {type(model).__name__} can be removed exactly.{listed}")
+    return exact, reasons
+
+
+def _exact_only(
+    model: nn.Module, found: list[Prunable], inputs: tuple[Any, ...]
+) -> tuple[list[Prunable], dict[str, str]]:
+    """Return the layers that can lose channels together without a change of the outputs, and what hinders the rest."""
+    disturbed = shaken(model)
     keep = {layer.name: _half(layer) for layer in found}
-    if difference(shaken, found, keep, inputs) is None:
-        return found, reasons
-    failures = {layer.name: difference(shaken, [layer], keep, inputs) for layer in found}
-    reasons |= {name: reason for name, reason in failures.items() if reason is not None}
-    return [layer for layer in found if failures[layer.name] is None], reasons
+    if difference(disturbed, found, keep, inputs) is None:
+        return found, {}
+    exact: list[Prunable] = []
+    reasons = {}
+    for layer in found:
+        if reason := difference(disturbed, [*exact, layer], keep, inputs):
+            reasons[layer.name] = reason
+        else:
+            exact.append(layer)
+    return exact, reasons
 
 
 def as_tuple(example_inputs: Tensor | Sequence[Any]) -> tuple[Any, ...]:
@@ -84,18 +97,18 @@ def outputs_of(result: Any) -> list[Tensor]:
 
 
 def _half(layer: Prunable) -> list[int]:
-    """Return channels to keep in the trial: of every block every second, or the first two thirds or so."""
+    """Return channels to keep in the trial: half of every block, drawn at random."""
     size = layer.channels // layer.blocks
     generator = torch.Generator().manual_seed(layer.channels)
     runs = [torch.randperm(size, generator=generator)[: (size + 1) // 2] for _ in range(layer.blocks)]
     return sorted(int(i) + block * size for block, run in enumerate(runs) for i in run)
 
 
-def _shaken(model: nn.Module) -> nn.Module:
+def shaken(model: nn.Module) -> nn.Module:
     """Return a copy whose every weight counts: a scale that starts at 0 would hide what lies behind it."""
-    shaken = copy.deepcopy(model).double()
+    disturbed = copy.deepcopy(model).double()
     generator = torch.Generator().manual_seed(0)
-    for parameter in shaken.parameters():
+    for parameter in disturbed.parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.device)
         parameter.data.add_(noise, alpha=0.1 / max(1, parameter[0].numel()) ** 0.5 if parameter.ndim else 0.1)
-    return shaken
+    return disturbed

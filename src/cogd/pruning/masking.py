@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cogd.pruning.cutting import Keep, side_size
-from cogd.pruning.graph import TRANSPOSED, Prunable
+from cogd.pruning.cutting import Keep
+from cogd.pruning.graph import TRANSPOSED, Prunable, side_size
 
 
 def scale_inputs(weight: Tensor, scale: Tensor, groups: int = 1, transposed: bool = False) -> Tensor:

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cogd.pruning.cutting import Cut, Keep, cut_channels, cut_tensor, plan_removal
-from cogd.pruning.graph import Prunable
-from cogd.pruning.layers import as_tuple, difference, prunable_layers
+from cogd.pruning.graph import Prunable, candidates, check_names
+from cogd.pruning.layers import as_tuple, difference, shaken
+from cogd.pruning.refusals import check_plain
 
 
 def remove_channels(
@@ -21,8 +22,9 @@ def remove_channels(
     """Remove every channel of the layers named in `keep` but those it lists, in place.
 
     Every parameter stays the same object, so that the optimizer and its schedulers go on with it; what the optimizer
-    remembers of it (momentum, averages) is cut alike. Before anything is changed, the model without the channels is
-    compared, on a copy and in float64, with the model that ignores them; if they differ the model stays as it was.
+    remembers of it (momentum, averages) is cut alike. Before anything is changed, a copy without the channels is
+    compared with one that ignores them, in float64 and with every weight disturbed, so that no 0 hides a difference;
+    if they differ the model stays as it was.
 
     Args:
         model: the model; fold or remove its gates first.
@@ -30,30 +32,35 @@ def remove_channels(
         example_inputs: what the model's forward accepts, a tensor or a tuple.
         optimizer: an optimizer of the model's parameters that goes on training it.
 
+    >>> import torch
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
     >>> remove_channels(model, {"0": [1, 4, 5]}, example_inputs=torch.zeros(1, 3, 8, 8))
     >>> model[0], model[3].in_channels
     (Conv2d(3, 3, kernel_size=(3, 3), stride=(1, 1)), 3)
     """
-    layers = _named_in(keep, prunable_layers(model, example_inputs))
+    check_plain(model)
+    inputs = as_tuple(example_inputs)
+    layers = _named_in(keep, model, inputs)
     keep = {layer.name: _checked(keep[layer.name], layer) for layer in layers}
     plan = plan_removal(model, layers, keep)
     state = _cut_state(model, optimizer, plan.cuts) if optimizer else {}
-    inputs = as_tuple(example_inputs)
-    if difference(model, layers, keep, inputs) is not None:
-        raise ValueError(_blame(model, layers, keep, inputs))
+    if difference(shaken(model), layers, keep, inputs) is not None:
+        raise ValueError(_blame(shaken(model), layers, keep, inputs))
     cut_channels(model, plan)
     if optimizer:
         for parameter, entries in state:
             optimizer.state[parameter] = entries
 
 
-def _named_in(keep: Keep, layers: list[Prunable]) -> list[Prunable]:
-    """Return the layers that `keep` names, or refuse names of other layers."""
-    names = [layer.name for layer in layers]
-    if unknown := sorted(set(keep) - set(names)):
-        raise ValueError(f"keep names {unknown}, whose channels can't be removed; those of {names} can.")
-    return [layer for layer in layers if layer.name in keep]
+def _named_in(keep: Keep, model: nn.Module, inputs: tuple[Any, ...]) -> list[Prunable]:
+    """Return the layers that `keep` names, or refuse those that can't lose channels."""
+    check_names("keep", keep, model)
+    layers, reasons = candidates(model, inputs, list(keep))
+    for name in keep.keys() - {layer.name for layer in layers}:
+        owner = next((layer.name for layer in layers if name in layer.producers), None)
+        reason = f"its channels are those of {owner}; name one of the two" if owner else reasons[name]
+        raise ValueError(f"keep names {name!r}, whose channels can't be removed: {reason}.")
+    return layers
 
 
 def _checked(kept: Sequence[int], layer: Prunable) -> list[int]:
@@ -107,7 +114,6 @@ def _cut_entry(value: Any, parameter: Tensor, cuts: Iterable[Cut], what: str) ->
 def _blame(model: nn.Module, layers: list[Prunable], keep: Keep, inputs: tuple[Any, ...]) -> str:
     """Return which layers can't lose their channels, and why."""
     reasons = {layer.name: difference(model, [layer], keep, inputs) for layer in layers}
+    reasons["all together"] = difference(model, layers, keep, inputs)
     listed = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items() if reason)
-    return f"nothing was removed from this {type(model).__name__}:" + (
-        listed or f"\n  each layer alone can be cut, all together not: {difference(model, layers, keep, inputs)}"
-    )
+    return f"nothing was removed from this {type(model).__name__}.{listed}"
