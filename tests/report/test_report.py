@@ -2,15 +2,20 @@
 
 import json
 import re
+import shlex
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from report_files import HOSTILE, write_dictionary, write_restored, write_run, write_trainings
+from report_files import HOSTILE, RECIPE, write_dictionary, write_restored, write_run, write_trainings
 from typer.testing import CliRunner
 
 from cogd.cli import app
+from cogd.commands.training import overrides
 from cogd.report import write_report
+from cogd.report.collect import collect
+from cogd.report.training import command, groups_of
+from cogd.training import read_recipe
 
 VOID = {"meta", "link", "img", "input", "br"}
 
@@ -76,8 +81,8 @@ def test_nothing_is_loaded_from_elsewhere(everything, tmp_path):
 def test_training_says_means_deviations_and_the_paired_test(tmp_path):
     write_trainings(tmp_path / "runs")
     text = page(tmp_path, tmp_path / "runs")
-    assert "plain: 0.9000 ± 0.0000, n = 3; cogd: 0.9200 ± 0.0100, n = 3" in text
-    assert "The difference of cogd to plain, +0.0200, may be chance (p = 0.07)" in text
+    assert "plain 0.9000 ± 0.0000 (n = 3); cogd 0.9200 ± 0.0100 (n = 3)." in text
+    assert "cogd less plain: +0.0200, within what chance explains (p = 0.07)." in text
     assert "plain goes from 0.5000 to 0.9000 in 3 epochs" in text
 
 
@@ -87,6 +92,28 @@ def test_the_command_makes_the_run_again(tmp_path):
     (command,) = re.findall(r"<code>(.*?)</code>", text)
     assert command.startswith("cogd train --data digits --model digits --seed 7 --epochs 3 --rule rollback")
     assert command.endswith("a run&#39;")
+
+
+def test_the_seeds_of_a_folder_are_one_command(tmp_path):
+    write_trainings(tmp_path / "runs")
+    commands = re.findall(r"<code>(.*?)</code>", page(tmp_path, tmp_path / "runs"))
+    assert len(commands) == 2
+    assert all("--seed 0 --seeds 3" in command for command in commands)
+
+
+def test_runs_that_have_not_come_far_enough(tmp_path):
+    write_run(tmp_path / "begun", 0, [], finished=False)
+    with pytest.raises(ValueError, match=r"no run in .*begun has finished an epoch yet"):
+        write_report([tmp_path / "begun"], tmp_path / "report.html")
+
+
+def test_a_command_makes_what_it_says(tmp_path):
+    """The printed command, run, makes a config that prints the same command."""
+    write_run(tmp_path / "x", 3, [0.5], rule="paper")
+    (group,) = groups_of(collect([tmp_path / "x"])[0])
+    words = shlex.split(command(group) or "")
+    recipe = read_recipe("digits", **overrides(words[words.index("--seed") + 2 : words.index("-o")]))
+    assert {name: getattr(recipe, name) for name in RECIPE} == {**RECIPE, "rule": "paper"}
 
 
 def test_an_unfinished_run_is_shown_as_such(tmp_path):

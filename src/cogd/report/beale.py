@@ -10,9 +10,12 @@ from cogd import toy, toy_report
 from cogd.report.blocks import Block, Chart, Charts, Key, Origin, Section, Table, shown
 from cogd.report.collect import Results
 from cogd.report.documents import BealeOptimizer, BealeRow, Document, Point, Shares
-from cogd.report.drawing import INK, LINE, MUTED, PAPER, SERIES, chart, dash, line_style
+from cogd.report.drawing import INK, MUTED, PAPER, SERIES, bars, bars_size, chart, dash, line_style
+
+Path = Sequence[Point]
 
 VERDICTS = {"lower": 2, "same": 5, "higher": 1}  # the final value with CoGD, and the series whose colour it has
+PRINTED = {"rule": "descent", "order": 1, "scale": 1e-3}
 LEVELS = np.geomspace(2.5, 1e4, 16)
 
 
@@ -21,65 +24,61 @@ def sections(found: Sequence[Results]) -> list[Section]:
     return [_section(results) for results in found]
 
 
+def settings_sections(found: Sequence[Results]) -> list[Section]:
+    """Return a section for every file of settings tried over a grid of starts."""
+    return [_settings_section(results) for results in found]
+
+
 def _section(results: Results) -> Section:
     optimizers: Mapping[str, BealeOptimizer] = results.content.beale
-    window = _window([point for pair in optimizers.values() for point in (*pair.plain, *pair.cogd)])
-    keys = [Key("without CoGD", 0, dash(0)), Key("with CoGD", 1, dash(1))]
-    panels = [_paths(name, pair, window) for name, pair in optimizers.items()]
-    caption = "Paths on the contours of F. Circles: starts; stars: the two minima; dots: where the paths end."
-    blocks: list[Block] = [Charts(panels, caption, keys), _endings(optimizers)]
-    compared = {_label(name): pair.comparison for name, pair in optimizers.items() if pair.comparison}
+    followed = {name: (o.plain, o.cogd) for name, o in optimizers.items() if o.plain and o.cogd}
+    compared = {_label(name): o.comparison for name, o in optimizers.items() if o.comparison}
+    blocks: list[Block] = []
+    if followed:
+        window = _window([point for pair in followed.values() for path in pair for point in path])
+        panels = [_paths(_label(name), *pair, window) for name, pair in followed.items()]
+        caption = "Paths on the contours of F. Circles: starts; stars: the two minima; dots: where the paths end."
+        blocks.append(Charts(panels, caption, [Key("without CoGD", 0, dash(0)), Key("with CoGD", 1, dash(1))]))
     if compared:
-        blocks.insert(1, shares_chart(compared, "Ends of the paths from a grid of starts, with CoGD against without."))
+        blocks.append(shares_chart(compared, "Ends of the paths from a grid of starts, with CoGD against without."))
+    if followed:
+        blocks.append(_endings(followed))
     return Section("Beale's function", _verdict(compared), blocks, [origin(results)])
 
 
-def settings_sections(found: Sequence[Results]) -> list[Section]:
-    """Return a section for every file of settings tried over a grid of starts."""
-    sections = []
-    for results in found:
-        rows: Sequence[BealeRow] = results.content.printed
-        chosen = {
-            f"{_label(name)}, {kind}": row
-            for name in dict.fromkeys(r.optimizer for r in rows)
-            for kind, row in _chosen(rows, name)
-        }
-        caption = (
-            f"Ends of the paths from {rows[0].starts} starts after {rows[0].steps} steps, against the plain optimizer."
-        )
-        said = "; ".join(f"{name}: {row.improved:.0%} lower, {row.worsened:.0%} higher" for name, row in chosen.items())
-        sections.append(
-            Section(
-                "Beale's function, every setting",
-                f"{said}.",
-                [shares_chart(chosen, caption), _all_settings(rows)],
-                [origin(results)],
-            )
-        )
-    return sections
+def _settings_section(results: Results) -> Section:
+    rows: Sequence[BealeRow] = results.content.printed
+    chosen = {_label(name): _chosen(rows, name) for name in dict.fromkeys(row.optimizer for row in rows)}
+    drawn = {f"{name}, {kind}": row for name, kinds in chosen.items() for kind, row in kinds.items()}
+    caption = (
+        f"Ends of the paths from {rows[0].starts} starts after {rows[0].steps} steps, against the plain optimizer."
+    )
+    balances = (
+        f"{name}: " + ", ".join(f"{row.improved - row.worsened:+.0%} {kind}" for kind, row in kinds.items())
+        for name, kinds in chosen.items()
+    )
+    return Section(
+        "Beale's function, every setting",
+        f"Starts that end lower, less those that end higher. {'; '.join(balances)}.",
+        [shares_chart(drawn, caption), _all_settings(rows)],
+        [origin(results)],
+    )
 
 
 def shares_chart(shares: Mapping[str, Shares], caption: str) -> Charts:
     """Return bars of the shares of starts from which F ends lower, the same and higher."""
+    parts = {name: (s.improved, s.unchanged, s.worsened) for name, s in shares.items()}
 
     def draw(axes: Axes) -> None:
-        names = list(shares)[::-1]
-        left = np.zeros(len(names))
-        for verdict, field in zip(VERDICTS, ("improved", "unchanged", "worsened"), strict=True):
-            widths = np.array([getattr(shares[name], field) for name in names])
-            faint = 0.25 if verdict == "same" else 1.0
-            axes.barh(range(len(names)), widths, 0.62, left, color=SERIES[VERDICTS[verdict]], alpha=faint)
-            left += widths
-        axes.set(xlim=(0, 1), yticks=range(len(names)), yticklabels=names, xticks=[0, 0.25, 0.5, 0.75, 1])
+        bars(axes, parts, list(VERDICTS.values()), [VERDICTS["same"]])
+        axes.set(xlim=(0, 1), xticks=[0, 0.25, 0.5, 0.75, 1])
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        axes.tick_params("y", labelcolor=INK)
-        axes.grid(visible=False, axis="y")
 
     words = "; ".join(
         f"{name}: lower from {s.improved:.1%}, same {s.unchanged:.1%}, higher {s.worsened:.1%}"
         for name, s in shares.items()
     )
-    panel = chart("Shares of the starts", f"{words}.", draw, (6.4, 0.9 + 0.34 * len(shares)))
+    panel = chart("Shares of the starts", f"{words}.", draw, bars_size(len(shares)))
     return Charts([panel], caption, [Key(f"F ends {v}", series, "bar", v == "same") for v, series in VERDICTS.items()])
 
 
@@ -101,19 +100,19 @@ def origin(results: Results) -> Origin:
     )
 
 
-def _paths(name: str, pair: BealeOptimizer, window: tuple[Point, Point]) -> Chart:
+def _paths(label: str, plain: Path, coordinated: Path, window: tuple[Point, Point]) -> Chart:
     def draw(axes: Axes) -> None:
         _contours(axes, window)
-        for series, path in enumerate((pair.plain, pair.cogd)):
-            x1, x2 = np.array(path).T
-            axes.plot(x1, x2, **line_style(series), linewidth=1.6 + series)
-            axes.plot(x1[-1], x2[-1], "o", color=SERIES[series], markersize=5)
-        axes.plot(*pair.plain[0], "o", markerfacecolor=PAPER, markeredgecolor=INK, markersize=6)
+        for series, path in enumerate((plain, coordinated)):
+            axes.plot(*np.array(path).T, **line_style(series), linewidth=1.6 + series)
+            axes.plot(*path[-1], "o", color=SERIES[series], markersize=5)
+        axes.plot(*plain[0], "o", markerfacecolor=PAPER, markeredgecolor=INK, markersize=6)
         axes.set(xlim=window[0], ylim=window[1], xlabel="x₁", ylabel="x₂")
 
-    start, end, coordinated_end = (f"({x1:.2f}, {x2:.2f})" for x1, x2 in (pair.plain[0], pair.plain[-1], pair.cogd[-1]))
-    words = f"{_label(name)} goes from {start} to {end} without CoGD and to {coordinated_end} with it."
-    return chart(_label(name), words, draw, (3.4, 3.2))
+    start, end, other_end = (f"({x1:.2f}, {x2:.2f})" for x1, x2 in (plain[0], plain[-1], coordinated[-1]))
+    return chart(
+        label, f"{label} goes from {start} to {end} without CoGD and to {other_end} with it.", draw, (3.4, 3.2)
+    )
 
 
 def _contours(axes: Axes, window: tuple[Point, Point]) -> None:
@@ -124,8 +123,6 @@ def _contours(axes: Axes, window: tuple[Point, Point]) -> None:
         *toy.minima().T.numpy(), "*", color=SERIES[4], markeredgecolor=INK, markeredgewidth=0.6, markersize=10, zorder=4
     )
     axes.grid(visible=False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(LINE)
 
 
 def _window(points: Sequence[Point]) -> tuple[Point, Point]:
@@ -135,10 +132,10 @@ def _window(points: Sequence[Point]) -> tuple[Point, Point]:
     return (float(low1), float(high1)), (float(low2), float(high2))
 
 
-def _endings(optimizers: Mapping[str, BealeOptimizer]) -> Table:
+def _endings(followed: Mapping[str, tuple[Path, Path]]) -> Table:
     rows = []
-    for name, pair in optimizers.items():
-        for label, path in ((_label(name), pair.plain), (f"{_label(name)} + CoGD", pair.cogd)):
+    for name, pair in followed.items():
+        for label, path in zip((_label(name), f"{_label(name)} + CoGD"), pair, strict=True):
             x = torch.tensor(path, dtype=torch.float64)
             value, length = float(toy.objective(*x[-1])), float(x.diff(dim=0).norm(dim=1).sum())
             rows.append([label, f"{x[-1, 0]:.4f}", f"{x[-1, 1]:.4f}", f"{value:.4f}", f"{length:.4f}"])
@@ -153,14 +150,14 @@ def _verdict(compared: Mapping[str, Shares]) -> str:
     return f"At least {least:.0%} of the starts end at the same value with CoGD as without. {changed}."
 
 
-def _chosen(rows: Sequence[BealeRow], optimizer: str) -> list[tuple[str, BealeRow]]:
+def _chosen(rows: Sequence[BealeRow], optimizer: str) -> dict[str, BealeRow]:
     """Return CoGD as printed, the best of its settings, and the best learning rate."""
     mine = [row for row in rows if row.optimizer == optimizer]
     tried = [row for row in mine if row.kind == "cogd"]
-    rates = [row for row in mine if row.kind == "rate"]
-    printed = next((r for r in tried if r.settings == {"rule": "descent", "order": 1, "scale": 1e-3}), None)
-    best = {"CoGD as printed": printed, "best CoGD": _best(tried), "best learning rate": _best(rates)}
-    return [(kind, row) for kind, row in best.items() if row is not None]
+    printed = next((row for row in tried if row.settings == PRINTED), None)
+    best = {"CoGD as printed": printed, "best CoGD": _best(tried)}
+    best["best learning rate"] = _best([row for row in mine if row.kind == "rate"])
+    return {kind: row for kind, row in best.items() if row is not None}
 
 
 def _best(rows: Sequence[BealeRow]) -> BealeRow | None:
@@ -168,15 +165,11 @@ def _best(rows: Sequence[BealeRow]) -> BealeRow | None:
 
 
 def _all_settings(rows: Sequence[BealeRow]) -> Table:
-    lines = [
-        [
-            f"{_label(r.optimizer)}: {r.kind}, {', '.join(f'{n} {v}' for n, v in shown(r.settings).items())}",
-            f"{r.improved:.1%}",
-            f"{r.unchanged:.1%}",
-            f"{r.worsened:.1%}",
-        ]
-        for r in rows
-    ]
+    lines = []
+    for row in rows:
+        settings = ", ".join(f"{name} {value}" for name, value in shown(row.settings).items())
+        shares = (f"{share:.1%}" for share in (row.improved, row.unchanged, row.worsened))
+        lines.append([f"{_label(row.optimizer)}: {row.kind}, {settings}", *shares])
     return Table("Every setting that was tried.", ["setting", "F lower", "same", "higher"], lines)
 
 

@@ -11,7 +11,7 @@ from cogd.report.beale import origin
 from cogd.report.blocks import ABSENT, Charts, Key, Origin, Section, Table, shown
 from cogd.report.collect import Results
 from cogd.report.documents import AnyTable, Point, SparseCoding, Speed
-from cogd.report.drawing import INK, SERIES, chart, dash, line_style
+from cogd.report.drawing import bars, bars_size, chart, dash, line_style
 
 LONGEST = 200  # rows of a table that are shown
 
@@ -49,7 +49,7 @@ def _sparse_coding(results: Results) -> Section:
         f"One line per seed ({len(document.seeds)}); lower and further left is better. {document.seconds:g} s each."
     )
     name = results.path.stem.removeprefix("sparse_coding_")
-    panel = chart("Objective against time", f"Mean of the best objectives: {words}.", draw, (6.4, 3.6))
+    panel = chart("Objective against time", f"Mean of the best objectives: {words}.", draw, (4.8, 3.2))
     return Section(
         f"Learning a dictionary, {name} set",
         f"{words[:1].upper()}{words[1:]} (mean over {len(document.seeds)} seeds; lower is better).",
@@ -101,10 +101,7 @@ def _speed(results: Results) -> Section:
     rates = {name: row.images_per_second for name, row in document.results.items()}
 
     def draw(axes: Axes) -> None:
-        names = list(rates)[::-1]
-        axes.barh(names, [rates[name] for name in names], 0.62, color=[SERIES[0 if "cogd" in n else 5] for n in names])
-        axes.tick_params("y", labelcolor=INK)
-        axes.grid(visible=False, axis="y")
+        bars(axes, {name: [rate] for name, rate in rates.items()}, [0])
         axes.set(xlabel="images/s")
 
     words = "; ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
@@ -113,7 +110,7 @@ def _speed(results: Results) -> Section:
         for name, row in document.results.items()
     ]
     costs = ", ".join(f"{rule} {share:+.2%}" for rule, share in document.cogd_overhead.items())
-    panel = chart("Images per second", f"{words} images per second.", draw, (6.4, 0.9 + 0.34 * len(rates)))
+    panel = chart("Images per second", f"{words} images per second.", draw, bars_size(len(rates)))
     return Section(
         f"Speed of training ({results.path.stem})",
         f"What CoGD adds to an epoch: {costs}.",

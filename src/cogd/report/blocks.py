@@ -90,6 +90,11 @@ class Origin:
     settings: dict[str, str] = field(default_factory=dict)
     made_with: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def brief(self) -> str:
+        """The versions that matter most, on one line."""
+        return ", ".join(f"{name} {self.made_with[name]}" for name in ("cogd", "torch") if name in self.made_with)
+
 
 @dataclass(frozen=True)
 class Section:

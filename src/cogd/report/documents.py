@@ -32,7 +32,7 @@ class Shares(BaseModel):
 
 
 class Beale(Document):
-    """Paths from one start by optimizer, with coordination ("cogd") and without ("plain"), and shares over a grid."""
+    """By optimizer, paths from one start with coordination ("cogd") and without ("plain"), or shares over a grid."""
 
     signature = frozenset({"beale"})
 
@@ -41,8 +41,8 @@ class Beale(Document):
 
 
 class BealeOptimizer(BaseModel):
-    plain: Annotated[list[Point], Field(min_length=2)]
-    cogd: Annotated[list[Point], Field(min_length=2)]
+    plain: list[Point] = []
+    cogd: list[Point] = []
     comparison: Shares | None = None
 
 

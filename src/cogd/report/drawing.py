@@ -8,7 +8,7 @@ import base64
 import io
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -37,6 +37,7 @@ STYLE: dict[Any, Any] = {
     "axes.edgecolor": LINE,
     "axes.facecolor": "none",
     "axes.grid": True,
+    "axes.axisbelow": True,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "grid.color": LINE,
@@ -59,6 +60,24 @@ def chart(title: str, alt: str, draw: Callable[[Axes], None], size: tuple[float,
         figure = Figure(figsize=size, layout="constrained")
         draw(figure.add_subplot())
         return Chart(title, _inlined(figure), alt)
+
+
+def bars(axes: Axes, values: Mapping[str, Sequence[float]], series: Sequence[int], faint: Sequence[int] = ()) -> None:
+    """Draw a horizontal bar for each name, above it the name, of parts in the colours of their series."""
+    for row, (name, parts) in enumerate(values.items()):
+        left = 0.0
+        for part, colour in zip(parts, series, strict=True):
+            alpha = 0.25 if colour in faint else 1.0
+            axes.barh(row, part, 0.4, left, color=SERIES[colour % len(SERIES)], alpha=alpha)
+            left += part
+        axes.text(0, row - 0.27, name, va="bottom", clip_on=True)
+    axes.set(ylim=(len(values) - 0.6, -0.75), yticks=[])
+    axes.grid(visible=False, axis="y")
+
+
+def bars_size(count: int) -> tuple[float, float]:
+    """Return the size of a drawing of so many bars."""
+    return (4.8, 0.5 + 0.46 * count)
 
 
 def dash(series: int) -> str:
@@ -85,7 +104,7 @@ def _inlined(figure: Figure) -> Markup:
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     text = file.getvalue()
     text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
     text = re.sub(
         r'<svg .*?viewBox="([^"]*)".*?>', r'<svg viewBox="\1" aria-hidden="true">', text, count=1, flags=re.DOTALL
     )

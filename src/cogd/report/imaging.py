@@ -85,7 +85,7 @@ def _objective(history: Sequence[Point]) -> Charts:
         axes.set(xlabel="seconds", ylabel="objective")
 
     words = f"The objective goes from {objective[0]:.6g} to {objective[-1]:.6g} in {seconds[-1]:.1f} seconds."
-    return Charts([chart("Objective against time", words, draw, (6.4, 2.6))], words)
+    return Charts([chart("Objective against time", words, draw, (4.8, 2.6))], words)
 
 
 def _eight_bit(picture: np.ndarray) -> np.ndarray:

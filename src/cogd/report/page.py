@@ -31,9 +31,12 @@ MAKERS = {  # in the order of the page
 def write_report(paths: Sequence[str | Path], output: str | Path, title: str = "CoGD report") -> list[str]:
     """Write one page of the results at `paths` and return the reason for every file that was left out."""
     found, left_out = collect(paths)
+    shown = sections(found)
+    if not shown:
+        raise ValueError(f"no run in {', '.join(map(str, paths))} has finished an epoch yet; there is nothing to show.")
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(output, render(sections(found), title).encode())
+    write_atomically(output, render(shown, title).encode())
     return left_out
 
 
