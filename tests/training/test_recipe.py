@@ -46,7 +46,7 @@ def test_bad_fields_are_named(override, message):
 
 
 def test_bad_recipes_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"one of digits, cifar10, imagenet or a \.toml file; got 'cifar'"):
+    with pytest.raises(ValueError, match=r"one of digits, cifar10, imagenet, .* or a \.toml file; got 'cifar'"):
         read_recipe("cifar")
     broken = tmp_path / "broken.toml"
     broken.write_text("epochs = ")

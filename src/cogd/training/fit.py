@@ -30,6 +30,7 @@ def fit(
     device: str | torch.device = "auto",
     folder: str | Path | None = None,
     name: str | None = None,
+    task: str = "training",
     loss: Loss | None = None,
     objective: Objective | None = None,
     evaluate: Evaluate = classification_metrics,
@@ -53,6 +54,7 @@ def fit(
         device: "auto", "cpu" or "cuda".
         folder: where config, log, checkpoints, weights and result go; None keeps nothing.
         name: what the folder's config calls the model; its class by default.
+        task: what the progress is called.
         loss: (outputs, targets) -> number; cross-entropy by default.
         objective: (model, inputs, targets) -> number, in place of `loss`, where outputs and targets are not enough.
         evaluate: (model, batches) -> named numbers; test loss and accuracy by default.
@@ -75,14 +77,14 @@ def fit(
         raise ValueError("give loss or objective, not both: an objective computes its own loss.")
     if tensorboard and folder is None:
         raise ValueError("tensorboard=True writes into the run's folder; give a folder too.")
-    batches = _batches(data, recipe, placement)
+    batches = load_batches(data, recipe, placement)
     config = _config(model, batches, recipe, seed, placement, name)
     placement.place(model)
     with torch.random.fork_rng([placement.device] if placement.on_gpu else []):
         seed_epoch(seed, -1)
-        inputs, targets = _sample(batches.train, placement)
+        inputs, targets = first_examples(batches.train, placement)
         if objective is None:
-            _check_fit(model, inputs, targets, classes=loss is None)
+            check_fit(model, inputs, targets, classes=loss is None)
         plan = Plan(
             model=model,
             optimizer=_optimizer(model, recipe, optimizer, couplings, len(batches.train), inputs, placement),
@@ -95,12 +97,13 @@ def fit(
             evaluate=evaluate,
             after_step=after_step,
             after_epoch=after_epoch,
+            task=task,
         )
         run = None if folder is None else RunFolder(folder, config, tensorboard)
         return run_plan(plan, run, companions or {}, progress)
 
 
-class _Data(NamedTuple):
+class RunData(NamedTuple):
     """The batches, with what the run's config says of them."""
 
     train: TrainData
@@ -109,11 +112,11 @@ class _Data(NamedTuple):
     fingerprint: str
 
 
-def _batches(data: str | Data | tuple[TrainData, Batches], recipe: Recipe, placement: Placement) -> _Data:
+def load_batches(data: str | Data | tuple[TrainData, Batches], recipe: Recipe, placement: Placement) -> RunData:
     loaded = load_data(data) if isinstance(data, str) else data
     if isinstance(loaded, Data):
         batches: tuple[TrainData, Batches] = loaded.batches(recipe, placement.device)
-        return _Data(*batches, loaded.source, loaded.fingerprint)
+        return RunData(*batches, loaded.source, loaded.fingerprint)
     train, test = loaded
     if not isinstance(train, Sized):
         raise TypeError(
@@ -122,10 +125,10 @@ def _batches(data: str | Data | tuple[TrainData, Batches], recipe: Recipe, place
         )
     if not len(train):
         raise ValueError("the training data has no batch.")
-    return _Data(train, test, source="iterables", fingerprint=f"{len(train)} batches")
+    return RunData(train, test, source="iterables", fingerprint=f"{len(train)} batches")
 
 
-def _config(model, data: _Data, recipe: Recipe, seed: int, placement: Placement, name: str | None) -> dict[str, Any]:
+def _config(model, data: RunData, recipe: Recipe, seed: int, placement: Placement, name: str | None) -> dict[str, Any]:
     """Return what makes a run this run and no other, as far as data can tell: code is not compared."""
     shapes = [(key, tuple(value.shape)) for key, value in model.state_dict().items()]
     return {
@@ -142,13 +145,13 @@ def _config(model, data: _Data, recipe: Recipe, seed: int, placement: Placement,
     }
 
 
-def _sample(train: TrainData, placement: Placement) -> tuple[Tensor, Tensor]:
+def first_examples(train: TrainData, placement: Placement) -> tuple[Tensor, Tensor]:
     """Return the first two examples, as the model will see them."""
     inputs, targets = next(iter(train))
     return placement.move(inputs[:2]), placement.move(targets[:2])
 
 
-def _check_fit(model: nn.Module, inputs: Tensor, targets: Tensor, classes: bool) -> None:
+def check_fit(model: nn.Module, inputs: Tensor, targets: Tensor, classes: bool) -> None:
     """Refuse data whose shape the model does not take, before training begins."""
     shape = tuple(inputs.shape)
     try:

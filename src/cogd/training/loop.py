@@ -58,6 +58,7 @@ class Plan:
     evaluate: Evaluate
     after_step: AfterStep | None = None
     after_epoch: AfterEpoch | None = None
+    task: str = "training"
 
     def rate_at(self, step: int) -> float:
         """Return the first group's learning rate at a step, counted from 0."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-SHIPPED = ("digits", "cifar10", "imagenet")
+SHIPPED = tuple(phase + data for phase in ("", "prune_", "finetune_") for data in ("digits", "cifar10", "imagenet"))
 
 
 class Recipe(BaseModel):

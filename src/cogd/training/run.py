@@ -28,7 +28,7 @@ class RunFolder:
         self.path, self._tensorboard = Path(path), tensorboard
         self._board: Board | None = None
         self.path.mkdir(parents=True, exist_ok=True)
-        self._claim(config)
+        claim(self.path, config, "config.json", "run")
         self._lock = self._locked()
         identity = hashlib.sha256(json.dumps(_identity(config), sort_keys=True).encode()).hexdigest()[:16]
         self.checkpoints = Checkpoints(self.path / "checkpoints", identity)
@@ -85,19 +85,6 @@ class RunFolder:
             raise ValueError(f"another process is training in {self.path}; wait for it or choose another.") from error
         return file
 
-    def _claim(self, config: dict[str, Any]) -> None:
-        path = self.path / "config.json"
-        if path.exists():
-            if changes := differences(_identity(json.loads(path.read_text())), _identity(config)):
-                raise ValueError(
-                    f"{self.path} holds another run: {'; '.join(changes)}. Repeat that run's settings to go on with "
-                    "it, or choose another folder."
-                )
-        elif any(self.path.iterdir()):
-            raise ValueError(f"{self.path} holds files but no run (no config.json); choose a new or empty folder.")
-        else:
-            write_json(path, config)
-
     def _forget_epochs_after(self, epoch: int) -> None:
         """Take epochs out of the log that are run again, and a line that was never finished."""
         path = self.path / "log.jsonl"
@@ -107,6 +94,21 @@ class RunFolder:
         entries = [(line, json.loads(line)) for line in whole]
         kept = [line for line, entry in entries if entry["event"] != "epoch" or entry["epoch"] <= epoch]
         write_atomically(path, "".join(kept).encode())
+
+
+def claim(folder: Path, config: dict[str, Any], file: str, what: str) -> None:
+    """Write what makes a folder's content this and no other, or refuse a folder that holds another."""
+    path = folder / file
+    if path.exists():
+        if changes := differences(_identity(json.loads(path.read_text())), _identity(config)):
+            raise ValueError(
+                f"{folder} holds another {what}: {'; '.join(changes)}. Repeat that {what}'s settings to go on with "
+                "it, or choose another folder."
+            )
+    elif any(folder.iterdir()):
+        raise ValueError(f"{folder} holds files but no {what} (no {file}); choose a new or empty folder.")
+    else:
+        write_json(path, config)
 
 
 def _identity(config: dict[str, Any]) -> dict[str, Any]:

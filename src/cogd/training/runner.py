@@ -34,7 +34,7 @@ def run_plan(plan: Plan, run: RunFolder | None, companions: Mapping[str, Statefu
     listen = run is not None
     with (
         nullcontext() if run is None else closing(run),
-        LiveProgress("training", plan.recipe.epochs, len(plan.train), progress) as reporter,
+        LiveProgress(plan.task, plan.recipe.epochs, len(plan.train), progress) as reporter,
         StopRequest(listen) as stop,
     ):
         if run is None:

@@ -1,0 +1,163 @@
+"""The phases of pruning one after the other; a folder holds what each came to, and the same call goes on from there."""
+
+import copy
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from cogd.pruning.budget import Cost
+from cogd.pruning.gal import distillation
+from cogd.pruning.gates import Gates
+from cogd.pruning.learning import Budget, MaskLearning
+from cogd.pruning.removal import remove_channels
+from cogd.pruning.result import Outcome, Pruned
+from cogd.pruning.settings import Settings
+from cogd.pruning.size import Size
+from cogd.training.fit import fit
+from cogd.training.loop import AfterStep, Status, measure
+from cogd.training.metrics import Batches, Evaluate, Loss
+from cogd.training.placement import Placement
+from cogd.training.run import claim
+from cogd.training.runner import Result
+from cogd.training.state import TrainingState
+
+
+@dataclass
+class Phases:
+    """A pruning run of the network `base`, which stays as it is."""
+
+    settings: Settings
+    base: nn.Module
+    teacher: nn.Module
+    data: Any
+    test: Batches
+    inputs: tuple[Any, ...]
+    placement: Placement
+    loss: Loss | None
+    evaluate: Evaluate
+    folder: Path | None
+    progress: bool
+
+    def run(self) -> Pruned:
+        self._claim_folder()
+        before = self._measure(self.base)
+        student, gates = self._gated()
+        learning = self._learning(student, gates)
+        if self._learn(learning).status == "stopped":
+            return self._outcome(None)
+        gates.fold()
+        keep = learning.model.keep
+        remove_channels(student, keep, example_inputs=self.inputs)
+        after = self._measure(student)
+        if self._finetune(student).status == "stopped":
+            return self._outcome(None)
+        metrics = {"before": before, "after": after, "fine_tuned": self._measure(student)}
+        channels = {layer.name: layer.channels for layer in gates.layers}
+        return self._outcome(Outcome(student, keep, channels, metrics))
+
+    def _outcome(self, outcome: Outcome | None) -> Pruned:
+        status: Status = "stopped" if outcome is None else "complete"
+        return Pruned(status, self.settings.target, self.base, self.inputs, outcome)
+
+    def _gated(self) -> tuple[nn.Module, Gates]:
+        """Return a copy of the network with gates."""
+        student, settings = copy.deepcopy(self.base), self.settings
+        generator = torch.Generator().manual_seed(settings.seed)
+        gates = Gates(student, self.inputs, initial=settings.initial, ignore=settings.ignore, generator=generator)
+        return student, gates
+
+    def _learning(self, student: nn.Module, gates: Gates) -> MaskLearning:
+        settings = self.settings
+        budget = Budget(settings.target, self._cost(gates), settings.round_to)
+        budget.check(gates)
+        return MaskLearning(student, gates, settings.learning, settings.penalty, budget, self.evaluate)
+
+    def _learn(self, learning: MaskLearning) -> Result:
+        settings, recipe = self.settings, self.settings.learning
+        with torch.random.fork_rng([self.placement.device] if self.placement.on_gpu else []):
+            torch.manual_seed(settings.seed)
+            source = distillation(settings.distill, self.teacher, recipe, self.loss, self.placement, self._classes())
+        return fit(
+            learning.model,
+            self.data,
+            recipe,
+            objective=source.objective,
+            companions=source.companions,
+            optimizer=learning.make_optimizer,
+            couplings=learning.gates.couplings(recipe.active),
+            evaluate=learning.evaluate,
+            after_step=both(source.after_step, learning.after_step),
+            after_epoch=learning.after_epoch,
+            task="learning masks",
+            **self._options("masks"),
+        )
+
+    def _finetune(self, student: nn.Module) -> Result:
+        recipe, options = self.settings.finetuning, self._options("finetune")
+        return fit(student, self.data, recipe, loss=self.loss, evaluate=self.evaluate, task="fine-tuning", **options)
+
+    def _options(self, phase: str) -> dict[str, Any]:
+        return {
+            "seed": self.settings.seed,
+            "device": self.placement.device,
+            "folder": None if self.folder is None else self.folder / phase,
+            "name": type(self.base).__name__,
+            "progress": self.progress,
+        }
+
+    def _cost(self, gates: Gates) -> Cost | None:
+        """Return what a choice of channels costs in the target's unit; None where shares are asked for."""
+        size = Size(self.base, gates.layers, self.inputs)
+        costs: dict[str, Cost | None] = {
+            "macs": size.macs,
+            "params": size.parameters,
+            "active": None,
+        }
+        return costs[self.settings.target.kind]
+
+    def _measure(self, model: nn.Module) -> dict[str, float]:
+        return measure(model, self.test, self.evaluate, self.placement)
+
+    def _classes(self) -> int:
+        with torch.no_grad():
+            return self.teacher(*self.inputs).shape[1]
+
+    def _claim_folder(self) -> None:
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            identity = {
+                **self.settings.identity(),
+                "model": digest(self.base),
+                "teacher": digest(self.teacher),
+            }
+            claim(self.folder, identity, "prune.json", "pruning run")
+
+
+def digest(model: nn.Module) -> str:
+    """Return a fingerprint of a model's weights."""
+    state = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        plain = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        state.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + plain.numpy().tobytes())
+    return state.hexdigest()[:16]
+
+
+def placed_copy(model: nn.Module, placement: Placement) -> nn.Module:
+    """Return a copy on the device, in evaluation mode."""
+    return placement.place(copy.deepcopy(model)).eval()
+
+
+def both(first: AfterStep | None, second: AfterStep) -> AfterStep:
+    """Return one hook that calls two."""
+    if first is None:
+        return second
+
+    def call(state: TrainingState) -> None:
+        first(state)
+        second(state)
+
+    return call

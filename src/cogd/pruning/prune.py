@@ -1,0 +1,145 @@
+"""Prune any network: learn masks, remove the channels behind the smallest, fine-tune what is left."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from cogd.optimizer import Rule
+from cogd.pruning.budget import one_target
+from cogd.pruning.gal import Distillation
+from cogd.pruning.graph import as_tuple
+from cogd.pruning.phases import Phases, placed_copy
+from cogd.pruning.refusals import check_plain
+from cogd.pruning.result import Pruned
+from cogd.pruning.settings import Settings, phase_recipe
+from cogd.training.data import Data
+from cogd.training.fit import check_fit, first_examples, load_batches
+from cogd.training.loop import TrainData
+from cogd.training.metrics import Batches, Evaluate, Loss, classification_metrics
+from cogd.training.placement import Placement, choose_placement
+from cogd.training.recipe import Recipe
+from cogd.training.state import seed_epoch
+
+
+def prune(
+    model: nn.Module,
+    data: str | Data | tuple[TrainData, Batches],
+    *,
+    target_macs: float | None = None,
+    target_params: float | None = None,
+    active: float | None = None,
+    distill: Distillation = "gal",
+    rule: Rule = "paper",
+    order: int = 1,
+    scale: float = 1e-3,
+    penalty: float = 0.01,
+    initial: Literal["ones", "normal"] = "ones",
+    epochs: int | None = None,
+    finetune_epochs: int | None = None,
+    recipe: str | Path | Recipe | None = None,
+    finetune_recipe: str | Path | Recipe | None = None,
+    round_to: int = 1,
+    ignore: Iterable[str] = (),
+    teacher: nn.Module | None = None,
+    loss: Loss | None = None,
+    evaluate: Evaluate = classification_metrics,
+    example_inputs: Tensor | Sequence[Any] | None = None,
+    seed: int = 0,
+    device: str | torch.device = "auto",
+    folder: str | Path | None = None,
+    progress: bool = True,
+) -> Pruned:
+    """Return a smaller network; `model` comes back unchanged. With a `folder`, the same call again resumes.
+
+    Args:
+        model: the trained network.
+        data: as in `cogd.training.fit`.
+        target_macs: the share of multiply-accumulates to keep; 0.5 if no target is given.
+        target_params: or the share of parameters.
+        active: or the share of channels to keep in every layer: CoGD-a.
+        distill: what the network learns from while it is pruned: "gal", the teacher's outputs and a discriminator,
+            without labels; "kd", the labels and the teacher's softened answers; "none", the labels alone.
+        rule: how gates are coordinated with their filters once per epoch; None is GAL by plain SGD.
+        order: the rule's kernel.
+        scale: the rule's strength.
+        penalty: the weight of the gates' l1 norm, lambda_m; the paper chose in [0.01, 0.1].
+        initial: the gates at the start: "ones" leaves the network as it is; "normal", as in the paper, draws N(0, 1).
+        epochs: of learning masks; the recipe's by default, 100 on CIFAR-10.
+        finetune_epochs: of fine-tuning, likewise; 60 on CIFAR-10.
+        recipe: of learning masks; the data's usual one by default. A step schedule is shortened with `epochs`.
+        finetune_recipe: of fine-tuning.
+        round_to: every layer keeps a multiple of so many channels, where it has them.
+        ignore: modules that keep their channels.
+        teacher: answers as the model does; by default it is the model itself.
+        loss: as in `fit`, for fine-tuning and wherever labels are used.
+        evaluate: as in `fit`.
+        example_inputs: what the model's forward accepts; by default the data's first two inputs.
+        seed: of the gates, the discriminator, the order of the data and its augmentation.
+        device: "auto", "cpu" or "cuda".
+        folder: where both phases and the choice of channels are kept; None keeps nothing.
+        progress: whether to show how it goes on stderr.
+    """
+    check_plain(model)
+    target = one_target(macs=target_macs, params=target_params, active=active)
+    coordination: dict[str, Any] = {"rule": rule, "order": order, "scale": scale} if rule else {"rule": "none"}
+    if active is not None:
+        coordination["active"] = active
+    settings = Settings(
+        target=target,
+        learning=phase_recipe("prune", recipe, data, epochs, **coordination),
+        finetuning=phase_recipe("finetune", finetune_recipe, data, finetune_epochs),
+        distill=distill,
+        penalty=penalty,
+        initial=initial,
+        round_to=round_to,
+        ignore=(ignore,) if isinstance(ignore, str) else tuple(ignore),
+        seed=seed,
+    )
+    placement = choose_placement(device, settings.learning)
+    base = placed_copy(model, placement)
+    test, inputs = _test_and_example(base, data, settings, placement)
+    inputs = inputs if example_inputs is None else tuple(map(placement.move, as_tuple(example_inputs)))
+    return Phases(
+        settings=settings,
+        base=base,
+        teacher=base if teacher is None else _checked_teacher(placed_copy(teacher, placement), base, inputs),
+        data=data,
+        test=test,
+        inputs=inputs,
+        placement=placement,
+        loss=loss,
+        evaluate=evaluate,
+        folder=None if folder is None else Path(folder),
+        progress=progress,
+    ).run()
+
+
+def _test_and_example(model: nn.Module, data, settings: Settings, placement: Placement) -> tuple[Batches, tuple]:
+    """Return the test batches and the first two inputs, once the model is seen to take them."""
+    with torch.random.fork_rng([placement.device] if placement.on_gpu else []):
+        seed_epoch(settings.seed, -1)
+        batches = load_batches(data, settings.learning, placement)
+        inputs, targets = first_examples(batches.train, placement)
+    check_fit(model, inputs, targets, classes=False)
+    return batches.test, (inputs,)
+
+
+def _checked_teacher(teacher: nn.Module, model: nn.Module, inputs: tuple) -> nn.Module:
+    """Refuse a teacher whose answers can't be compared with the model's."""
+    with torch.no_grad():
+        made = model(*inputs)
+        try:
+            wanted = teacher(*inputs)
+        except RuntimeError as error:
+            raise ValueError(
+                f"teacher does not take the model's inputs, shaped {tuple(inputs[0].shape)}: {error}"
+            ) from error
+    if wanted.shape != made.shape:
+        raise ValueError(
+            f"teacher must answer as the model does, with {tuple(made.shape)} to {tuple(inputs[0].shape)}; it answers "
+            f"with {tuple(wanted.shape)}. Give a teacher of the same classes, or none: the model is its own teacher."
+        )
+    return teacher

@@ -1,0 +1,118 @@
+"""The search keeps the largest gates, reaches the target, and leaves every layer at least one channel."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from cogd.models import build, count_macs
+from cogd.pruning import Gates, Size, remove_channels
+from cogd.pruning.budget import (
+    BudgetError,
+    Target,
+    keep_above,
+    keep_for,
+    keep_share,
+    keep_within,
+    one_target,
+    ranks,
+    zeros,
+)
+
+INPUTS = torch.zeros(1, 1, 8, 8)
+
+
+@pytest.fixture(scope="module")
+def gates():
+    torch.manual_seed(0)
+    return Gates(build("digits", 10), INPUTS)
+
+
+def test_ranks_order_all_gates_by_magnitude_and_equal_ones_by_their_filters():
+    first = nn.Conv2d(1, 3, 1)
+    model = nn.Sequential(first, nn.ReLU(), nn.Conv2d(3, 2, 1), nn.ReLU(), nn.Conv2d(2, 1, 1))
+    with torch.no_grad():
+        first.weight.copy_(torch.tensor([3.0, 1.0, 2.0]).view(3, 1, 1, 1))
+    gates = Gates(model, INPUTS)
+    with torch.no_grad():
+        gates.values["0"].copy_(torch.tensor([0.0, 0.0, -5.0]))
+        gates.values["2"].copy_(torch.tensor([1.0, 2.0]))
+    assert {name: places.tolist() for name, places in ranks(gates).items()} == {"0": [2, 1, 5], "2": [3, 4]}
+
+
+@given(count=st.integers(0, 47), round_to=st.sampled_from([1, 4, 8]))
+def test_keeping_is_nested_never_empty_and_rounded(gates, count, round_to):
+    places = ranks(gates)
+    more, fewer = (keep_above(gates, places, c, round_to) for c in (count, count + 1))
+    for name, values in places.items():
+        assert set(fewer[name]) <= set(more[name])
+        assert len(fewer[name]) >= 1
+        assert len(more[name]) == len(values) or len(more[name]) % round_to == 0
+        left_out = [i for i in range(len(values)) if i not in more[name]]
+        if left_out:
+            assert gates.values[name].abs()[more[name]].min() >= gates.values[name].abs()[left_out].max()
+
+
+@pytest.mark.parametrize("kind", ["macs", "params"])
+@pytest.mark.parametrize("share", [0.25, 0.5, 0.77, 1.0])
+def test_the_target_is_reached_by_the_network_with_its_channels_removed(kind, share):
+    """Counted on the compact network itself."""
+    torch.manual_seed(1)
+    model = build("digits", 10)
+    gates = Gates(copy.deepcopy(model), INPUTS)
+    size = Size(model, gates.layers, INPUTS)
+    keep = keep_for(Target(kind, share), share, gates, {"macs": size.macs, "params": size.parameters}[kind])
+    small = copy.deepcopy(model)
+    remove_channels(small, keep, example_inputs=INPUTS)
+    counts = [
+        count_macs(m, INPUTS) if kind == "macs" else sum(p.numel() for p in m.parameters()) for m in (small, model)
+    ]
+    assert counts[0] / counts[1] == pytest.approx(share, abs=0.02)
+
+
+@given(costs=st.lists(st.integers(0, 100), min_size=2, max_size=40), share=st.floats(0.01, 1))
+def test_bisection_finds_the_nearest_cost(costs, share):
+    """Against trying every choice."""
+    falling = sorted(costs, reverse=True)
+    falling[0] += 1
+    falling.append(0)
+    keep = keep_within(lambda count: {"a": [count]}, len(falling) - 1, lambda keep: falling[keep["a"][0]], share)
+    gaps = [abs(cost - share * falling[0]) for cost in falling]
+    assert gaps[keep["a"][0]] == pytest.approx(min(gaps))
+
+
+def test_a_target_below_one_channel_per_layer_is_refused(gates):
+    size = Size(gates.model, gates.layers, INPUTS)
+    with pytest.raises(BudgetError, match=r"target_macs=0.01 is out of reach: with one channel in each.*keeps 0.0\d+"):
+        keep_for(Target("macs", 0.01), 0.01, gates, size.macs)
+
+
+def test_with_round_to_the_nearest_is_taken(gates):
+    size = Size(gates.model, gates.layers, INPUTS)
+    keep = keep_for(Target("macs", 0.5), 0.5, gates, size.macs, round_to=16)
+    assert {len(kept) for kept in keep.values()} == {16}
+
+
+def test_a_share_is_kept_in_every_layer(gates):
+    places = ranks(gates)
+    assert [len(kept) for kept in keep_share(gates, places, 0.5).values()] == [8, 16]
+    assert [len(kept) for kept in keep_share(gates, places, 0.01).values()] == [1, 1]
+    assert [len(kept) for kept in keep_share(gates, places, 1.0).values()] == [16, 32]
+
+
+@pytest.mark.parametrize("share", [0, -0.5, 1.5, True, float("nan"), "0.5"])
+def test_shares_outside_of_their_range_are_refused(share):
+    with pytest.raises(ValueError, match=r"target_macs must be the share to keep, above 0 and at most 1; got"):
+        one_target(macs=share)
+
+
+def test_two_targets_are_refused():
+    with pytest.raises(ValueError, match=r"give one target; got target_params=0.5 and active=0.8"):
+        one_target(params=0.5, active=0.8)
+
+
+def test_zeros_are_counted_by_layer():
+    assert zeros({"a": torch.tensor([0.0, 1.0, -0.0]), "b": torch.ones(2)}) == {"a": [2, 3], "b": [0, 2]}

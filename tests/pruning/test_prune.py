@@ -1,0 +1,269 @@
+"""Pruning as a whole: the budget is met by what is learned, nothing is lost when it is stopped, the model stays."""
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from cogd import CoGD
+from cogd.models import build, count_macs
+from cogd.pruning import Gates
+from cogd.pruning.fista import FistaSGD
+from cogd.pruning.gal import Discriminator, adversarial_loss, data_loss, discriminator_loss
+from cogd.pruning.prune import prune
+from cogd.training import read_recipe
+from cogd.training.data.digits import load_digits
+from cogd.training.data.memory import Images, MemoryData
+from cogd.training.schedule import rate_factor
+from cogd.training.state import seed_epoch
+
+
+def some_digits() -> MemoryData:
+    whole = load_digits()
+    train, test = (Images(part.pixels[:n], part.labels[:n]) for part, n in ((whole.train, 256), (whole.test, 64)))
+    return replace(whole, train=train, test=test)
+
+
+DATA = some_digits()
+SHORT: dict[str, Any] = {"data": DATA, "epochs": 4, "finetune_epochs": 2, "target_macs": 0.4, "progress": False}
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return build("digits", 10)
+
+
+def equal(a: nn.Module, b: nn.Module) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A whole run in a folder, never stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return prune(network(), folder=folder, **SHORT), folder
+
+
+def test_the_budget_is_met_and_the_removal_changes_nothing(done):
+    result, folder = done
+    shape = torch.zeros(1, 1, 8, 8)
+    assert count_macs(result.model, shape) / count_macs(network(), shape) == pytest.approx(0.4, abs=0.02)
+    log = [json.loads(line) for line in (folder / "masks" / "log.jsonl").read_text().splitlines()]
+    learned = [entry for entry in log if entry["event"] == "epoch"]
+    assert result.metrics["after"]["accuracy"] == pytest.approx(learned[-1]["metrics"]["accuracy"])
+    assert result.metrics["after"]["test_loss"] == pytest.approx(learned[-1]["metrics"]["test_loss"], rel=1e-4)
+    zero = {name: of - len(result.keep[name]) for name, (_, of) in learned[-1]["channels_at_zero"].items()}
+    assert {name: count for name, (count, _) in learned[-1]["channels_at_zero"].items()} == zero
+
+
+def test_the_model_comes_back_unchanged(done):
+    model = network()
+    gradients = [p.requires_grad for p in model.parameters()]
+    prune(model, **{**SHORT, "epochs": 1, "finetune_epochs": 1})
+    assert model.training
+    assert equal(model, network())
+    assert gradients == [p.requires_grad for p in model.parameters()]
+    assert [name for name, _ in model.named_modules()] == [name for name, _ in network().named_modules()]
+
+
+@pytest.mark.parametrize("target", [{"active": 0.5}, {"target_params": 0.5}, {"target_macs": 0.5, "round_to": 4}])
+def test_other_targets(target):
+    settings = {**SHORT, "epochs": 1, "finetune_epochs": 1, "target_macs": None, **target}
+    result = prune(network(), **settings)
+    counts = {name: len(kept) for name, kept in result.keep.items()}
+    if "active" in target:
+        assert counts == {"layer1.conv1": 8, "layer2.conv1": 16}
+    elif "round_to" in target:
+        assert all(count % 4 == 0 for count in counts.values())
+    else:
+        sizes = [sum(p.numel() for p in model.parameters()) for model in (result.model, network())]
+        assert sizes[0] / sizes[1] == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("rule", [None, "paper", "rollback"])
+def test_learning_masks_is_gal_with_plain_sgd_and_cogd_around_it(rule):
+    """Against the loop written out: bit for bit, before the first channel is closed."""
+    settings = {**SHORT, "target_macs": 1.0, "epochs": 2, "finetune_epochs": 1, "finetune_recipe": frozen_recipe()}
+    result = prune(network(), rule=rule, **settings)
+    recipe = read_recipe("prune_digits", epochs=2, step_epochs=1, rule=rule or "none")
+    by_hand = gal_by_hand(recipe, rule)
+    assert [p.shape for p in result.model.parameters()] == [p.shape for p in by_hand.parameters()]
+    for ours, expected in zip(result.model.parameters(), by_hand.parameters(), strict=True):
+        assert torch.equal(ours, expected)
+
+
+def frozen_recipe():
+    """A fine-tuning that leaves the weights as they are."""
+    return read_recipe("finetune_digits", lr=1e-45, weight_decay=0, momentum=0)
+
+
+def gal_by_hand(recipe, rule):
+    teacher, student = network().eval(), network()
+    gates = Gates(student, torch.zeros(1, 1, 8, 8), initial="ones", generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    D = Discriminator(10)
+    d_optimizer = torch.optim.SGD(D.parameters(), lr=recipe.lr, momentum=0.9, weight_decay=2e-4)
+    weights = {"params": list(student.parameters()), "momentum": 0.9, "weight_decay": 2e-4}
+    base = FistaSGD([weights, {"params": list(gates.parameters()), "penalty": 0.01}], lr=recipe.lr)
+    train, _ = DATA.batches(recipe, torch.device("cpu"))
+    optimizer = CoGD(base, gates.couplings(0.5), rule=rule, period=len(train))
+    for epoch in range(2):
+        student.train()
+        seed_epoch(0, epoch)
+        for i, (inputs, _) in enumerate(train):
+            for group in (*optimizer.param_groups, *d_optimizer.param_groups):
+                group["lr"] = recipe.lr * rate_factor(recipe, epoch * len(train) + i, len(train))
+            with torch.no_grad():
+                wanted = teacher(inputs)
+            made = student(inputs)
+            d_optimizer.zero_grad()
+            discriminator_loss(D(wanted), D(made.detach())).backward()
+            d_optimizer.step()
+            (data_loss(made, wanted) + adversarial_loss(D(made))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        base.adopt()
+        if epoch == 0:  # the choice is final: everything stays, without a penalty
+            base.param_groups[1]["penalty"] = 0.0
+    base.settle()
+    gates.fold()
+    return student
+
+
+@pytest.mark.parametrize(("phase", "stop_at"), [("masks", 3), ("masks", 8), ("masks", 13), ("finetune", 5)])
+def test_stopped_and_resumed_equals_never_stopped(done, tmp_path, phase, stop_at, monkeypatch):
+    """Within the tightening, at an epoch's end, after the final choice, and while fine-tuning."""
+    from cogd.pruning import phases
+
+    original = phases.fit
+
+    def stopping(model, data, recipe, *, after_step=None, task, **options):
+        def stop(state):
+            if after_step is not None:
+                after_step(state)
+            if state.step == stop_at and (task == "learning masks") == (phase == "masks"):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        return original(model, data, recipe, after_step=stop, task=task, **options)
+
+    whole, _ = done
+    monkeypatch.setattr(phases, "fit", stopping)
+    first = prune(network(), folder=tmp_path / "run", **SHORT)
+    assert first.status == "stopped"
+    with pytest.raises(ValueError, match="this run was stopped; call prune again"):
+        first.report()
+    monkeypatch.undo()
+    second = prune(network(), folder=tmp_path / "run", **SHORT)
+    assert second.status == "complete"
+    assert second.keep == whole.keep
+    assert second.metrics == whole.metrics
+    assert equal(second.model, whole.model)
+
+
+KILLED = """
+import sys
+sys.path.insert(0, {here!r})
+import torch; torch.set_num_threads(1)
+from test_prune import SHORT, network
+from cogd.pruning.prune import prune
+prune(network(), folder={folder!r}, **SHORT)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["masks", "finetune"])
+def test_a_kill_loses_at_most_an_epoch(done, tmp_path, phase):
+    whole, _ = done
+    folder = tmp_path / "run"
+    script = KILLED.format(here=os.path.dirname(__file__), folder=str(folder))
+    process = subprocess.Popen([sys.executable, "-c", script])
+    log = folder / phase / "log.jsonl"
+    while not (log.exists() and '"event": "epoch"' in log.read_text()):
+        time.sleep(0.005)
+        assert process.poll() is None, "it ended before it could be killed"
+    process.kill()
+    process.wait()
+    resumed = prune(network(), folder=folder, **SHORT)
+    assert resumed.metrics == whole.metrics
+    assert equal(resumed.model, whole.model)
+
+
+def test_a_complete_run_is_not_run_again(done):
+    whole, folder = done
+    weights = (folder / "finetune" / "model.safetensors").stat().st_mtime_ns
+    again = prune(network(), folder=folder, **SHORT)
+    assert equal(again.model, whole.model)
+    assert (folder / "finetune" / "model.safetensors").stat().st_mtime_ns == weights
+
+
+@pytest.mark.parametrize("change", [{"target_macs": 0.6}, {"seed": 1}, {"model": network(1)}, {"distill": "kd"}])
+def test_another_run_in_the_same_folder_is_refused(done, change):
+    _, folder = done
+    settings = {**SHORT, "model": network(), **change}
+    with pytest.raises(ValueError, match="holds another pruning run: "):
+        prune(folder=folder, **settings)
+
+
+def test_a_folder_with_something_else_in_it_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(ValueError, match=r"holds files but no pruning run \(no prune.json\)"):
+        prune(network(), folder=tmp_path, **SHORT)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.tex"]
+
+
+def test_a_users_own_network_loss_and_evaluation():
+    """Answers that are images: no classes to be accurate about, and iterables for data."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
+        *(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
+        nn.Conv2d(8, 2, 3, padding=1),
+    )
+    batches = [(x, torch.cat([x, -x], 1)) for x in torch.randn(3, 4, 1, 6, 6)]
+
+    def error(model, batches):
+        return {"mse": sum(mse_loss(model(x), y).item() for x, y in batches)}
+
+    before = copy.deepcopy(model)
+    result = prune(
+        model, (batches, batches), loss=mse_loss, evaluate=error, epochs=2, finetune_epochs=1, progress=False
+    )
+    assert set(result.metrics["after"]) == {"mse"}
+    assert equal(model, before)
+    assert result.model(torch.zeros(1, 1, 6, 6)).shape == (1, 2, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"target_macs": 0}, r"target_macs must be the share to keep, above 0 and at most 1; got 0"),
+        ({"target_macs": 1.2}, r"target_macs must be .* got 1.2"),
+        ({"target_macs": 0.001}, r"target_macs=0.001 is out of reach"),
+        ({"active": 0.5}, r"give one target; got target_macs=0.4 and active=0.5"),
+        ({"distill": "gan"}, r"distill must be one of 'gal', 'kd', 'none'; got 'gan'"),
+        ({"initial": "zeros"}, r"initial must be one of 'normal', 'ones'; got 'zeros'"),
+        ({"round_to": 0}, r"round_to must be an integer from 1, such as 8; got 0"),
+        ({"penalty": -1.0}, r"penalty must be a finite number from 0, such as 0.01; got -1.0"),
+        ({"rule": "backwards"}, r"rule"),
+        ({"teacher": build("digits", 7)}, r"teacher must answer as the model does, with \(2, 10\)"),
+        ({"teacher": nn.Conv2d(3, 1, 1)}, r"teacher does not take the model's inputs"),
+        ({"model": build("resnet56", 10)}, r"the model does not take the data's inputs, shaped \(2, 1, 8, 8\)"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}, r"no channel of this Sequential can be removed"),
+        ({"ignore": ["layer9"]}, r"ignore names 'layer9'"),
+    ],
+)
+def test_bad_input_is_refused_and_nothing_is_written(change, message, tmp_path):
+    settings = {**SHORT, "model": network(), "folder": tmp_path / "run", **change}
+    with pytest.raises(ValueError, match=message):
+        prune(**settings)
+    assert not (tmp_path / "run" / "masks").exists()
