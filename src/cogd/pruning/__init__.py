@@ -1,5 +1,8 @@
 """Channel pruning: gates on every channel that can be removed, exact removal, a small model anyone can load."""
 
+from cogd.pruning.artefact import load_pruned as load_pruned
+from cogd.pruning.artefact import read_recipe as read_recipe
+from cogd.pruning.artefact import save_pruned as save_pruned
 from cogd.pruning.gates import Gates as Gates
 from cogd.pruning.gates import kept_channels as kept_channels
 from cogd.pruning.graph import Prunable as Prunable
