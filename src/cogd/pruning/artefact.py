@@ -145,7 +145,8 @@ def _build(build_model: Callable[[], nn.Module] | str | None, recipe: Recipe) ->
     if build_model is not None:
         return build_model()
     if recipe.builder in BUILDERS:
-        return BUILDERS[recipe.builder](**recipe.arguments)
+        builder: Callable[..., nn.Module] = BUILDERS[recipe.builder]
+        return builder(**recipe.arguments)
     if recipe.builder is None:
         raise ValueError("the recipe names no builder; pass build_model, a function that makes the model.")
     raise ValueError(
