@@ -19,10 +19,17 @@ def provenance(device: str = "cpu") -> dict[str, Any]:
     packages = {name: version(name) for name in ("cogd", "numpy", "torch")}
     return {
         "versions": {"python": platform.python_version(), **packages},
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor(),
+        "device": device_name(device),
         "threads": torch.get_num_threads(),
         "commit": _commit(),
     }
+
+
+def device_name(device: str) -> str:
+    """Return what the GPU calls itself, or the processor and its cores."""
+    import torch
+
+    return torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor()
 
 
 def _processor() -> str:

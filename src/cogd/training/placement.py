@@ -48,8 +48,8 @@ class Placement:
             torch.compiler.cudagraph_mark_step_begin()
 
 
-def choose_placement(device: str | torch.device, recipe: Recipe) -> Placement:
-    """Return the placement that "auto" means on this machine."""
+def choose_device(device: str | torch.device) -> torch.device:
+    """Return the device that "auto" means on this machine, or refuse one that it doesn't have."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     chosen = torch.device(device)
@@ -57,6 +57,12 @@ def choose_placement(device: str | torch.device, recipe: Recipe) -> Placement:
         raise ValueError(f'device must be "auto", "cpu" or "cuda"; got {str(device)!r}.')
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {str(device)!r} asks for a GPU, but torch {torch.__version__} finds none; use 'cpu'.")
+    return chosen
+
+
+def choose_placement(device: str | torch.device, recipe: Recipe) -> Placement:
+    """Return the placement that "auto" means on this machine."""
+    chosen = choose_device(device)
     if recipe.compile not in ("auto", "off") and chosen.type == "cpu":
         raise ValueError(f"compile={recipe.compile!r} makes CUDA graphs and needs a GPU; on a CPU leave it at 'auto'.")
     on_gpu = chosen.type == "cuda"
