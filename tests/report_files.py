@@ -13,7 +13,7 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)> $x^2$ & _a"
 RECIPE = {"epochs": 3, "batch_size": 64, "lr": 0.1, "rule": "none", "order": 1, "scale": 0.001, "flip": False}
 
 
-def write_run(folder, seed, accuracies, rule="none", finished=True, name="digits"):
+def write_run(folder, seed, accuracies, rule="none", finished=True, name="digits", more=None):
     """Write a training run's folder."""
     folder.mkdir(parents=True)
     config = {
@@ -28,7 +28,7 @@ def write_run(folder, seed, accuracies, rule="none", finished=True, name="digits
         {
             "epoch": i + 1,
             "train_loss": 1 / (i + 1),
-            "metrics": {"accuracy": a},
+            "metrics": {"accuracy": a, **(more or {})},
             "seconds": 1.0,
             "images_per_second": 9.0,
         }
@@ -67,12 +67,37 @@ def write_restored(file, name="cat", dtype=np.uint8):
     write_inpainting(file, original, hidden, {"missing": 0.5}, name=name, original=original[:, ::-1], seconds=1.5)
 
 
+def write_pruned(folder, name="digits", layers=2, report=True):
+    """Write what `save_pruned` leaves of a network with half its channels, but for the weights."""
+    folder.mkdir(parents=True)
+    figures = {
+        "target": {"target_macs": 0.5},
+        "macs": {"before": 533824, "after": 267000, "share": 0.50016},
+        "parameters": {"before": 19706, "after": 10442, "share": 0.5299},
+        "metrics": {"before": {"accuracy": 0.99}, "after": {"accuracy": 0.9}, "fine_tuned": {"accuracy": 0.98}},
+        "channels": {f"layer{i}.conv1": [8 + i, 16 + 2 * i] for i in range(layers)},
+    }
+    recipe = {"format": 1, "builder": name, "arguments": {}, "keep": {}, "sha256": "0", "versions": {"cogd": "0.1.0"}}
+    (folder / "recipe.json").write_text(json.dumps({**recipe, "report": figures if report else {}}))
+    (folder / "weights.safetensors").write_bytes(b"")
+
+
+def write_pruning(folder, tuned=True):
+    """Write the folder of a pruning run."""
+    write_run(folder / "masks", 0, [0.9, 0.7, 0.8], name="DigitsCNN", more={"channels_at_zero": 0.5})
+    if tuned:
+        write_run(folder / "finetune", 0, [0.85, 0.95], name="DigitsCNN")
+    (folder / "prune.json").write_text(json.dumps({"target": {"kind": "macs", "share": 0.5}, "distill": "gal"}))
+
+
 def write_everything(folder):
     """Write results of every kind, and files that are no results."""
     write_trainings(folder)
     write_beale(folder / "beale.json")
     write_dictionary(folder / "atoms.safetensors")
     write_restored(folder / "cat.png")
+    write_pruned(folder / "small")
+    write_pruning(folder / "pruning")
     (folder / "notes.txt").write_text("mine")
     (folder / "other.json").write_text('{"mine": 1}')
     Image.new("L", (4, 4)).save(folder / "unrelated.png")

@@ -218,7 +218,7 @@ def test_a_fault_has_no_traceback_without_debug():
 
 
 def test_an_interrupt_exits_with_130(tmp_path):
-    program = "import os, signal; from cogd.commands import demo; import cogd.demo, cogd.cli\n"
-    program += "cogd.demo.run = lambda folder, progress: os.kill(os.getpid(), signal.SIGINT)\ncogd.cli.main()"
-    done = python("-c", program, "demo", "-o", str(tmp_path))
+    program = "import os, signal, cogd.toy, cogd.cli\n"
+    program += "cogd.toy.against_plain = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\ncogd.cli.main()"
+    done = python("-c", program, "beale", "-o", str(tmp_path / "b.png"))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

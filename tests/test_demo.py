@@ -10,7 +10,8 @@ from cogd.cli import app
 @pytest.fixture
 def tiny(monkeypatch):
     """Make every part as small as it can be."""
-    for name, value in {"SIDE": 3, "LEARNING_SECONDS": 0.01, "EPOCHS": 1, "SEEDS": range(1), "CROP": 40}.items():
+    sizes = {"SIDE": 3, "LEARNING_SECONDS": 0.01, "EPOCHS": 1, "SEEDS": range(1), "CROP": 40}
+    for name, value in {**sizes, "MASK_EPOCHS": 1, "FINETUNING_EPOCHS": 1}.items():
         monkeypatch.setattr(demo, name, value)
     cat = demo.grey(demo.photographs.chelsea().transpose(2, 0, 1))
     monkeypatch.setattr(demo, "_photographs_to_learn_from", lambda: [cat[20:60, 60:100], cat[60:100, 100:140]])
@@ -33,6 +34,7 @@ def test_it_leaves_one_report_and_goes_on_from_what_is_there(tiny, tmp_path, mon
     monkeypatch.setattr(demo.ConvDictionaryLearner, "fit", interrupted)
     first = run(tmp_path / "d")
     assert first.exit_code == 130
+    assert f"`cogd demo -o {tmp_path / 'd'}` goes on" in first.stderr
     assert not (tmp_path / "d" / "report.html").exists()
     written = (tmp_path / "d" / "beale.json").stat().st_mtime_ns
 
@@ -43,7 +45,7 @@ def test_it_leaves_one_report_and_goes_on_from_what_is_there(tiny, tmp_path, mon
     assert len(lines) == len(demo.PARTS) + 1
     assert lines[-1] == f"Report: {tmp_path / 'd' / 'report.html'}"
     text = (tmp_path / "d" / "report.html").read_text()
-    assert text.count("<h2") == len(demo.PARTS)
+    assert text.count("<h2") == len(demo.PARTS) + 1  # the pruned network, and how it was pruned
 
     third = run(tmp_path / "d")
     assert third.stdout == second.stdout

@@ -3,6 +3,7 @@
 Each part is a function of its folder that leaves results files there, and is not run again where they are.
 """
 
+import itertools
 import json
 import math
 import time
@@ -15,21 +16,28 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from skimage import data as photographs
 from sklearn.datasets import load_sample_images
+from torch import nn
 
 from cogd import toy, toy_report
 from cogd.models import build
+from cogd.pruning import load_pruned, prune, save_pruned
+from cogd.pruning import read_recipe as read_pruned
+from cogd.pruning.artefact import RECIPE
 from cogd.report import write_report
 from cogd.sparse_coding import ConvDictionaryLearner
 from cogd.sparse_coding.pictures import grey
 from cogd.sparse_coding.results import write_inpainting
 from cogd.training import fit_seeds, read_recipe, summarize
 from cogd.training.data import load_data
+from cogd.training.metrics import Batches, classification_metrics
+from cogd.training.run import load_run
 
 SIDE, REACH = 41, 3.0
 SEEDS = range(3)
 LEARNING_SECONDS = 25.0
 MISSING, CROP = 0.5, 256
 EPOCHS = 8
+MASK_EPOCHS, FINETUNING_EPOCHS = 10, 6
 NAMES = {"none": "digits-plain", "paper": "digits-cogd"}
 
 Advance = Callable[[float], None]  # takes the share of a part that is done
@@ -126,6 +134,49 @@ def train_networks(folder: Path, advance: Advance) -> str:
     )
 
 
+def prune_network(folder: Path, advance: Advance) -> str:
+    """Prune the first of those networks to half of its multiply-accumulates, fine-tune it and save what is left."""
+    small = folder / "pruned"
+    if not (small / RECIPE).exists():
+        network = build("digits", 10)
+        network.load_state_dict(load_run(folder / NAMES["none"] / f"seed-{SEEDS[0]}").weights)
+        measured = itertools.count(1)  # the whole network, every epoch, after the removal, at the end
+
+        def evaluate(model: nn.Module, batches: Batches) -> dict[str, float]:
+            advance(next(measured) / (MASK_EPOCHS + FINETUNING_EPOCHS + 3))
+            return classification_metrics(model, batches)
+
+        pruned = prune(
+            network,
+            load_data("digits"),
+            target_macs=0.5,
+            epochs=MASK_EPOCHS,
+            finetune_epochs=FINETUNING_EPOCHS,
+            evaluate=evaluate,
+            folder=folder / "pruning",
+            progress=False,
+        )
+        if pruned.status == "stopped":
+            raise KeyboardInterrupt
+        save_pruned(
+            small,
+            pruned.model,
+            pruned.base,
+            keep=pruned.keep,
+            example_inputs=pruned.inputs,
+            builder="digits",
+            report=pruned.report(),
+        )
+    load_pruned(None, small)
+    report = read_pruned(small).report
+    accuracy = {stage: metrics["accuracy"] for stage, metrics in report["metrics"].items()}
+    return (
+        f"Pruned: {report['macs']['share']:.0%} of the multiply-accumulates, "
+        f"{report['parameters']['share']:.0%} of the parameters, "
+        f"accuracy {accuracy['fine_tuned']:.1%} ({accuracy['before']:.1%} before)"
+    )
+
+
 def _photographs_to_learn_from() -> list[np.ndarray]:
     """Return grey crops of photographs inside of scikit-learn and scikit-image."""
     china, flower = (grey(photograph.transpose(2, 0, 1)) for photograph in load_sample_images().images)
@@ -138,4 +189,5 @@ PARTS: dict[str, Callable[[Path, Advance], str]] = {
     "A dictionary from photographs": learn_dictionary,
     "A photograph with half its pixels": restore_photograph,
     "Digits, with CoGD and without": train_networks,
+    "The same network at half the work": prune_network,
 }

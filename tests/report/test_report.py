@@ -4,16 +4,27 @@ import json
 import re
 import shlex
 from html.parser import HTMLParser
+from importlib import resources
 
 import numpy as np
 import pytest
-from report_files import HOSTILE, RECIPE, write_dictionary, write_restored, write_run, write_trainings
+from report_files import (
+    HOSTILE,
+    RECIPE,
+    write_dictionary,
+    write_pruned,
+    write_pruning,
+    write_restored,
+    write_run,
+    write_trainings,
+)
 from typer.testing import CliRunner
 
 from cogd.cli import app
 from cogd.commands.training import overrides
 from cogd.report import write_report
 from cogd.report.collect import collect
+from cogd.report.drawing import SERIES
 from cogd.report.training import command, groups_of
 from cogd.training import read_recipe
 
@@ -54,6 +65,8 @@ def test_a_section_for_each_kind_in_order(everything, tmp_path):
         "Missing pixels, restored",
         "A dictionary of atoms",
         "Training digits on digits",
+        "Pruning digits to 50% of its multiply-accumulates",
+        "How DigitsCNN on digits was pruned",
         "Learning a dictionary, fruit set",
         "Overhead",
     ]
@@ -68,6 +81,26 @@ def test_the_html_is_well_formed_and_accessible(everything, tmp_path):
     assert all(after <= before + 1 for before, after in zip(outline.headings, outline.headings[1:], strict=False))
     assert outline.pictures
     assert all(outline.pictures)
+
+
+def luminance(colour):
+    """Return a colour's relative luminance, as WCAG 2 defines it."""
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_colour_stands_out_from_the_paper(scheme):
+    """WCAG 2, AA: text at least 4.5 to 1 on either background, lines and areas at least 3 to 1."""
+    css = (resources.files("cogd.report") / "templates" / "page.css").read_text()
+    roots = [dict(re.findall(r"--([\w-]+): (#\w{6})", root)) for root in re.findall(r":root \{(.*?)\}", css, re.DOTALL)]
+    colours = dict(zip(("light", "dark"), roots, strict=True))[scheme]
+    needed = {"ink": 4.5, "muted": 4.5, "link": 4.5, **{f"series-{i}": 3.0 for i in range(len(SERIES))}}
+    for name, ratio in needed.items():
+        for background in ("paper", "wash"):
+            dark, light = sorted(map(luminance, (colours[name], colours[background])))
+            assert (light + 0.05) / (dark + 0.05) >= ratio, f"{name} on {background}"
 
 
 def test_nothing_is_loaded_from_elsewhere(everything, tmp_path):
@@ -132,7 +165,41 @@ def test_one_restored_picture(tmp_path):
     assert re.search(r"deep: \d+% of the pixels filled in, PSNR [\d.]+ dB", text)
 
 
+def test_a_pruned_network_says_what_it_kept_and_what_that_cost(tmp_path):
+    write_pruned(tmp_path / "small")
+    text = page(tmp_path, tmp_path / "small")
+    assert "50.0% of the multiply-accumulates and 53.0% of the parameters stay." in text
+    assert "Accuracy 99.00% before, 90.00% with the channels removed, 98.00% fine-tuned." in text
+    assert "Channels kept: layer0.conv1 8 of 16; layer1.conv1 9 of 18." in text
+    assert re.search(r'>accuracy</th><td class="number">0.9900</td>.*?>-0.0100</td>', text)
+
+
+def test_many_layers_are_columns(tmp_path):
+    write_pruned(tmp_path / "small", layers=54)
+    text = page(tmp_path, tmp_path / "small")
+    assert "layer, from the input on" in text
+    assert "54 rows" in text
+
+
+def test_a_network_saved_without_figures_is_left_out(tmp_path):
+    write_pruned(tmp_path / "runs" / "small", report=False)
+    write_dictionary(tmp_path / "runs" / "d.safetensors")
+    (reason,) = write_report([tmp_path / "runs"], tmp_path / "report.html")
+    assert "recipe.json' was saved without" in reason
+
+
+@pytest.mark.parametrize("tuned", [True, False])
+def test_a_pruning_run_shows_both_phases_in_a_row(tmp_path, tuned):
+    write_pruning(tmp_path / "p", tuned)
+    text = page(tmp_path, tmp_path / "p")
+    assert "learning masks from 0.9000 to 0.8000" in text
+    assert ("fine-tuning from 0.8500 to 0.9500" in text) == tuned
+    assert "Channels at zero" in text
+    assert "Training DigitsCNN" not in text
+
+
 def test_hostile_names_are_text(tmp_path):
+    write_pruned(tmp_path / "runs" / "small", name=HOSTILE)
     write_run(tmp_path / "runs" / "<b>bold</b>$x$", 0, [0.5, 0.6], name=HOSTILE)
     write_run(tmp_path / "runs" / "_plain", 0, [0.5, 0.6], name=HOSTILE)
     write_restored(tmp_path / "runs" / "cat.png", name=HOSTILE)

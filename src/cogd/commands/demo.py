@@ -23,7 +23,10 @@ def demo(
     """
     from cogd.demo import run
 
-    lines = run(output, progress=not quiet)
+    try:
+        lines = run(output, progress=not quiet)
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(f"what is done is kept; `cogd demo -o {output}` goes on from there") from interrupt
     report = output / "report.html"
     return Answer({"report": report, "summary": lines}, "\n".join([*lines, f"Report: {report}"]))
 

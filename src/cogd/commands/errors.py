@@ -22,7 +22,7 @@ def told_plainly(debug: bool = False) -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         if debug:
             raise
-        tell("interrupted")
+        tell(f"interrupted; {interrupt}" if interrupt.args else "interrupted")
         raise typer.Exit(INTERRUPTED) from interrupt
     except FORESEEN as error:
         if debug or isinstance(error, BrokenPipeError):  # whoever read stdout, such as head, has seen enough

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
+from cogd.pruning.artefact import RECIPE, WEIGHTS
 from cogd.report import documents
 from cogd.sparse_coding import ConvDictionaryLearner
 from cogd.sparse_coding.storage import DICTIONARY
@@ -85,14 +86,27 @@ def _in_folder(folder: Path, left_out: list[str]) -> Iterator[Results]:
     if (folder / "log.jsonl").is_file():
         yield Results("training", folder, _read_run(folder))
         return
+    if (folder / "prune.json").is_file():
+        if (folder / "masks" / "log.jsonl").is_file():
+            yield Results("pruning", folder, _read_pruning(folder))
+        return
     for path in sorted(folder.iterdir()):
         if path.is_dir() and path.name not in SKIPPED and not path.name.startswith("."):
             yield from _in_folder(path, left_out)
-        elif path.suffix in (".json", ".safetensors"):
+        elif path.suffix in (".json", ".safetensors") and not (path.name == WEIGHTS and (folder / RECIPE).is_file()):
             try:
                 yield read_file(path)
             except UnknownResultsError as error:
                 left_out.append(str(error))
+
+
+def _read_pruning(folder: Path) -> documents.PruningRun:
+    tuning = folder / "finetune"
+    return documents.PruningRun(
+        settings=read_json(folder / "prune.json"),
+        masks=_read_run(folder / "masks"),
+        finetuning=_read_run(tuning) if (tuning / "log.jsonl").is_file() else None,
+    )
 
 
 def _read_dictionary(path: Path) -> ConvDictionaryLearner:
@@ -105,6 +119,8 @@ def _read_dictionary(path: Path) -> ConvDictionaryLearner:
 def _document(path: Path, content: Any) -> Results:
     for kind, document in documents.KINDS.items():
         if isinstance(content, dict) and document.signature <= content.keys():
+            if document is documents.PrunedNetwork and "macs" not in content["report"]:
+                raise UnknownResultsError(f"{str(path)!r} was saved without the report of `prune`.")
             return Results(kind, path, checked(document, content, path))
     raise UnknownResultsError(f"{str(path)!r} is no results file: it does not say with which versions it was made.")
 

@@ -107,6 +107,32 @@ class SpeedRow(BaseModel):
     fraction_of_matrix_rate: float
 
 
+class Change(BaseModel):
+    before: float
+    after: float
+    share: float
+
+
+class PruningReport(BaseModel):
+    """What pruning came to; metrics by stage, "before", "after" the removal and "fine_tuned"."""
+
+    target: dict[str, float]
+    macs: Change
+    parameters: Change
+    metrics: dict[str, dict[str, float]]
+    channels: Annotated[dict[str, tuple[int, int]], Field(min_length=1)]  # kept, of
+
+
+class PrunedNetwork(Document):
+    """The recipe.json beside a pruned network's weights."""
+
+    signature = frozenset({"versions", "keep", "sha256"})
+
+    builder: str | None
+    arguments: dict[str, Any]
+    report: PruningReport
+
+
 class AnyTable(Document):
     """A results file without a picture of its own: its settings, and every list of flat rows as a table."""
 
@@ -119,6 +145,7 @@ KINDS: dict[str, type[Document]] = {
     "inpainting": Inpainting,
     "objective against time": SparseCoding,
     "speed": Speed,
+    "pruned network": PrunedNetwork,
     "table": AnyTable,
 }
 
@@ -169,3 +196,11 @@ class Run(BaseModel):
     begins: list[Begin]
     epochs: list[Epoch]
     finished: bool
+
+
+class PruningRun(BaseModel):
+    """A pruning run's folder: what its prune.json says, and its two phases as far as they have begun."""
+
+    settings: dict[str, Any]
+    masks: Run
+    finetuning: Run | None

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import cogd
-from cogd.report import beale, benchmarks, imaging, training
+from cogd.report import beale, benchmarks, imaging, pruning, training
 from cogd.report.blocks import Section
 from cogd.report.collect import Results, collect
 from cogd.training.files import write_atomically
@@ -22,6 +22,8 @@ MAKERS = {  # in the order of the page
     "inpainting": imaging.inpainting_sections,
     "dictionary": imaging.dictionary_sections,
     "training": training.sections,
+    "pruned network": pruning.network_sections,
+    "pruning": pruning.run_sections,
     "objective against time": benchmarks.sparse_coding_sections,
     "speed": benchmarks.speed_sections,
     "table": benchmarks.table_sections,

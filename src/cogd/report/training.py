@@ -1,6 +1,5 @@
 """Training runs: curves with bands over seeds, a table with a paired test, and the command that makes each folder."""
 
-import itertools
 import json
 import os
 import re
@@ -62,7 +61,7 @@ def sections(found: Sequence[Results]) -> list[Section]:
     for results in found:
         if results.content.epochs:
             config = results.content.config
-            subjects.setdefault((config.model.name, config.data, _metric(results.content)), []).append(results)
+            subjects.setdefault((config.model.name, config.data, main_metric(results.content)), []).append(results)
     return [_section(metric, groups_of(mine)) for (_, _, metric), mine in subjects.items()]
 
 
@@ -100,7 +99,8 @@ def _section(metric: str, groups: Sequence[Group]) -> Section:
     )
 
 
-def _metric(run: Run) -> str:
+def main_metric(run: Run) -> str:
+    """Return the accuracy, or else the first metric that the run measures."""
     names = list(run.epochs[-1].metrics)
     return "accuracy" if "accuracy" in names else next(iter(names), LOSS)
 
@@ -168,11 +168,16 @@ def _curves(groups: Sequence[Group], name: str) -> Chart:
 def _origin(group: Group) -> Origin:
     config = group.config
     about = {"network": config.model.name, "data": config.source, "seeds": group.seeds, "precision": config.precision}
-    made_with: dict[str, str] = {}
-    for begin in itertools.chain.from_iterable(run.begins for run in group.runs):
-        device = f"{begin.device}, {begin.hardware}, {begin.threads} threads"
-        made_with = {"cogd": begin.cogd, "torch": begin.torch, "device": device}
-    return Origin(str(group.folder), command(group), shown({**about, **config.recipe}), made_with)
+    return Origin(str(group.folder), command(group), shown({**about, **config.recipe}), made_with(group.runs))
+
+
+def made_with(runs: Iterable[Run]) -> dict[str, str]:
+    """Return the versions and the device with which runs last went on."""
+    begins = [begin for run in runs for begin in run.begins]
+    if not begins:
+        return {}
+    last = begins[-1]
+    return {"cogd": last.cogd, "torch": last.torch, "device": f"{last.device}, {last.hardware}, {last.threads} threads"}
 
 
 def command(group: Group) -> str | None:
