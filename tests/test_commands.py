@@ -203,7 +203,7 @@ def test_help_takes_at_most_twice_what_importing_typer_and_rich_takes():
 
 
 def test_shell_completion_offers_the_commands():
-    words = {"_COGD_COMPLETE": "complete_bash", "COMP_WORDS": "cogd e", "COMP_CWORD": "1"}
+    words = {"_COGD_COMPLETE": "complete_bash", "COMP_WORDS": "cogd ev", "COMP_CWORD": "1"}
     program = "import sys; sys.argv[0] = 'cogd'; from cogd.cli import main; main()"
     assert python("-c", program, **words).stdout.split() == ["evaluate"]
 

@@ -3,7 +3,10 @@
 import functools
 import inspect
 import json
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,6 +87,17 @@ def note(message: str, quiet: bool) -> None:
     """Say something on stderr that is not the result."""
     if not quiet:
         typer.echo(message, err=True)
+
+
+@contextmanager
+def importable_here() -> Iterator[None]:
+    """Let Python find modules of the working directory, as `python -m` does."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
 
 
 def _unwrapped_examples(command: Callable[..., Answer]) -> str:

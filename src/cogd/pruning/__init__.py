@@ -3,6 +3,8 @@
 from cogd.pruning.artefact import load_pruned as load_pruned
 from cogd.pruning.artefact import read_recipe as read_recipe
 from cogd.pruning.artefact import save_pruned as save_pruned
+from cogd.pruning.export import export_onnx as export_onnx
+from cogd.pruning.export import export_program as export_program
 from cogd.pruning.gates import Gates as Gates
 from cogd.pruning.gates import kept_channels as kept_channels
 from cogd.pruning.graph import Prunable as Prunable

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import safetensors.torch
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -102,7 +103,7 @@ def load_pruned(build_model: Callable[[], nn.Module] | str | None, folder: str |
     """
     recipe = read_recipe(folder)
     tensors = _read_weights(Path(folder), recipe)
-    model = _build(build_model, recipe)
+    model = build_original(build_model, recipe)
     _refuse_differences("the model that build_model makes", _shapes(model), f"{RECIPE} of {folder}", recipe.built)
     _refuse_differences(f"{WEIGHTS} of {folder}", _shapes_of(tensors), RECIPE, recipe.pruned)
     for name, sizes in recipe.sizes.items():
@@ -126,6 +127,12 @@ def read_recipe(folder: str | Path) -> Recipe:
         raise ValueError(f"{path} is no recipe of format 1: {place}: {first['msg']}.") from error
 
 
+def examples(recipe: Recipe) -> tuple[Tensor, ...]:
+    """Return random inputs of the shapes that the recipe notes."""
+    generator = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(shape, generator=generator) for shape in recipe.example_inputs)
+
+
 def _read_weights(folder: Path, recipe: Recipe) -> dict[str, Tensor]:
     path = folder / WEIGHTS
     if not path.is_file():
@@ -139,7 +146,8 @@ def _read_weights(folder: Path, recipe: Recipe) -> dict[str, Tensor]:
         raise ValueError(f"{path} is no safetensors file: {error}.") from error
 
 
-def _build(build_model: Callable[[], nn.Module] | str | None, recipe: Recipe) -> nn.Module:
+def build_original(build_model: Callable[[], nn.Module] | str | None, recipe: Recipe) -> nn.Module:
+    """Return the model before pruning with weights of its own; `build_model` as in `load_pruned`."""
     if isinstance(build_model, str):
         return _imported(build_model)(**recipe.arguments)
     if build_model is not None:

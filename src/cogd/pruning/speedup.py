@@ -83,10 +83,7 @@ class LatencyComparison:
         reasons = []
         before, after = self.original_work, self.small_work
         if (fewer_bytes := before.bytes / after.bytes) < NOTABLE * self.fewer_macs:
-            reasons.append(
-                f"its operations read and write only {fewer_bytes:.2f} times fewer bytes: what blocks hand on keeps "
-                "its size"
-            )
+            reasons.append(f"its operations read and write only {fewer_bytes:.2f} times fewer bytes")
         if (growth := ratios(self.doubled, self.small)).high < GROWTH:
             reasons.append(
                 f"at twice the batch it takes only {_times(growth)} as long: much of its time goes into launching its "
