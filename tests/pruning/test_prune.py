@@ -112,8 +112,7 @@ def gal_by_hand(recipe, rule):
     gates = Gates(student, torch.zeros(1, 1, 8, 8), initial="ones", generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     D = Discriminator(10)
-    d_optimizer = torch.optim.SGD(D.parameters(), lr=recipe.lr, momentum=0.9, weight_decay=2e-4)
-    weights = {"params": list(student.parameters()), "momentum": 0.9, "weight_decay": 2e-4}
+    weights = {"params": [*student.parameters(), *D.parameters()], "momentum": 0.9, "weight_decay": 2e-4}
     base = FistaSGD([weights, {"params": list(gates.parameters()), "penalty": 0.01}], lr=recipe.lr)
     train, _ = DATA.batches(recipe, torch.device("cpu"))
     optimizer = CoGD(base, gates.couplings(0.5), rule=rule, period=len(train))
@@ -121,20 +120,18 @@ def gal_by_hand(recipe, rule):
         student.train()
         seed_epoch(0, epoch)
         for i, (inputs, _) in enumerate(train):
-            for group in (*optimizer.param_groups, *d_optimizer.param_groups):
+            for group in optimizer.param_groups:
                 group["lr"] = recipe.lr * rate_factor(recipe, epoch * len(train) + i, len(train))
             with torch.no_grad():
                 wanted = teacher(inputs)
             made = student(inputs)
-            d_optimizer.zero_grad()
-            discriminator_loss(D(wanted), D(made.detach())).backward()
-            d_optimizer.step()
-            (data_loss(made, wanted) + adversarial_loss(D(made))).backward()
+            for_discriminator = discriminator_loss(D(wanted), D(made.detach()))
+            (data_loss(made, wanted) + adversarial_loss(D.as_fixed(made)) + for_discriminator).backward()
             optimizer.step()
             optimizer.zero_grad()
         base.adopt()
         if epoch == 0:  # the choice is final: everything stays, without a penalty
-            base.param_groups[1]["penalty"] = 0.0
+            base.lift_penalty()
     base.settle()
     gates.fold()
     return student

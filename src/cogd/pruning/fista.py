@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.optim import SGD
 
 
-def shrink(values: Tensor, threshold: float) -> Tensor:
+def shrink(values: Tensor, threshold: Tensor | float) -> Tensor:
     """Return the minimizer of 1/2 (m - values)^2 + threshold |m|, the proximal map of the l1 norm.
 
     >>> shrink(torch.tensor([-3.0, 0.5, 2.0]), 1.0).tolist()
     [-2.0, 0.0, 1.0]
     """
-    return values - values.clamp(-threshold, threshold)
+    return values - values.clamp(-threshold, threshold)  # type: ignore[arg-type]
 
 
 def next_time(time: Tensor) -> Tensor:
@@ -65,6 +65,12 @@ class FistaSGD(SGD):
             self._proximal_step(group, point)
         return loss
 
+    @torch.no_grad()
+    def lift_penalty(self) -> None:
+        """From the next step on, take FISTA's steps without a penalty; a recorded step knows of it too."""
+        for group in self._penalized():
+            torch._foreach_zero_([self.state[gate]["strength"] for gate in group["params"]])
+
     @contextmanager
     def at_iterates(self) -> Iterator[None]:
         """Let the parameters be FISTA's iterates for a while."""
@@ -110,9 +116,10 @@ class FistaSGD(SGD):
         if "iterate" not in memory[0]:
             for gate, entry, start in zip(gates, memory, _split(point, gates), strict=True):
                 entry["iterate"], entry["left"] = start.clone(), start.clone()
-                entry["time"] = torch.ones((), device=gate.device, dtype=gate.dtype)
+                entry["time"], entry["strength"] = gate.new_ones(()), gate.new_ones(())
         iterates = [entry["iterate"] for entry in memory]
-        new = shrink(_flat(gates), group["lr"] * group["penalty"])  # SGD has left the gradient's step there
+        threshold = group["lr"] * group["penalty"] * memory[0]["strength"]
+        new = shrink(_flat(gates), threshold)  # SGD has left the gradient's step there
         extrapolated, time = extrapolate(new, _flat(iterates), point, memory[0]["time"])
         _assign(iterates, new)
         _assign(gates, extrapolated)

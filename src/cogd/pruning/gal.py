@@ -1,20 +1,13 @@
 """What the pruned network learns from: the teacher's outputs and a discriminator, a softened teacher, or the labels."""
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, kl_div, log_softmax
-from torch.optim import SGD
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, kl_div, linear, log_softmax
 
-from cogd.training.loop import AfterStep
 from cogd.training.metrics import Loss, Objective, minimize
-from cogd.training.placement import Placement
 from cogd.training.recipe import Recipe
-from cogd.training.schedule import rate_factor, set_rate
-from cogd.training.state import Stateful, TrainingState
 
 Distillation = Literal["gal", "kd", "none"]
 WIDTHS = (128, 256, 128)
@@ -29,6 +22,12 @@ class Discriminator(nn.Sequential):
         for inputs, outputs in zip((classes, *WIDTHS), WIDTHS, strict=False):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         super().__init__(*layers, nn.Linear(WIDTHS[-1], 1))
+
+    def as_fixed(self, x: Tensor) -> Tensor:
+        """Judge outputs; the gradient goes to them alone."""
+        for layer in self:
+            x = linear(x, layer.weight.detach(), layer.bias.detach()) if isinstance(layer, nn.Linear) else layer(x)
+        return x
 
 
 def discriminator_loss(of_teacher: Tensor, of_student: Tensor) -> Tensor:
@@ -58,64 +57,39 @@ def rows(outputs: Tensor) -> Tensor:
 
 
 class Game:
-    """GAL's objective: on every batch the discriminator takes a step, and then the pruned network meets it.
+    """GAL's objective: the pruned network meets the discriminator, and both learn from one backward pass.
 
-    It needs no labels. The discriminator's rate follows the recipe, like the network's.
+    It needs no labels. Each side's loss stops short of the other's weights, so that their sum gives both gradients.
     """
 
-    def __init__(self, teacher: Any, discriminator: Discriminator, recipe: Recipe):
-        self.teacher, self.discriminator, self.recipe = teacher, discriminator, recipe
-        parameters = discriminator.parameters()
-        self.optimizer = SGD(parameters, recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay)
+    def __init__(self, teacher: nn.Module, discriminator: Discriminator):
+        self.teacher, self.discriminator = teacher, discriminator
 
     def __call__(self, student: Any, inputs: Tensor, _: Tensor) -> Tensor:
-        wanted, made = rows(_answer(self.teacher, inputs)), rows(student(inputs))
-        with torch.autocast(made.device.type, enabled=False):  # it would remember weights that the step changes
-            self._step(wanted, made.detach())
-            fixed = {name: weight.detach() for name, weight in self.discriminator.named_parameters()}
-            fooled = adversarial_loss(functional_call(self.discriminator, fixed, made))
-            return data_loss(made, wanted) + fooled
-
-    def after_step(self, state: TrainingState) -> None:
-        """Set the discriminator's rate for the step to come."""
-        set_rate(self.optimizer, rate_factor(self.recipe, state.step, len(state.losses)))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"discriminator": self.discriminator.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.discriminator.load_state_dict(state["discriminator"])
-        self.optimizer.load_state_dict(state["optimizer"])
-
-    def _step(self, of_teacher: Tensor, of_student: Tensor) -> None:
-        self.optimizer.zero_grad()
-        discriminator_loss(self.discriminator(of_teacher), self.discriminator(of_student)).backward()
-        self.optimizer.step()
+        D, wanted, made = self.discriminator, rows(_answer(self.teacher, inputs)), rows(student(inputs))
+        with torch.autocast(made.device.type, enabled=False):
+            told_apart = discriminator_loss(D(wanted), D(made.detach()))
+            return data_loss(made, wanted) + adversarial_loss(D.as_fixed(made)) + told_apart
 
 
-@dataclass(frozen=True)
-class Distilled:
-    """An objective, what of it changes in training, and what it does after each step."""
+class Distilled(NamedTuple):
+    """An objective, and what else learns by it."""
 
     objective: Objective
-    companions: dict[str, Stateful] = field(default_factory=dict)
-    after_step: AfterStep | None = None
+    discriminator: Discriminator | None = None
 
 
-def distillation(
-    kind: Distillation, teacher: nn.Module, recipe: Recipe, loss: Loss | None, placement: Placement, classes: int
-) -> Distilled:
+def distillation(kind: Distillation, teacher: nn.Module, recipe: Recipe, loss: Loss | None, classes: int) -> Distilled:
     """Return what the pruned network learns from: "gal", "kd" or "none"."""
     if kind == "none":
         return Distilled(minimize(loss or nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)))
-    call = placement.compile(teacher)
     if kind == "kd":
-        return Distilled(softened(call, loss or cross_entropy))
-    game = Game(call, Discriminator(classes).to(placement.device), recipe)
-    return Distilled(game, {"game": game}, game.after_step)
+        return Distilled(softened(teacher, loss or cross_entropy))
+    discriminator = Discriminator(classes)
+    return Distilled(Game(teacher, discriminator), discriminator)
 
 
-def softened(teacher: Any, loss: Loss) -> Objective:
+def softened(teacher: nn.Module, loss: Loss) -> Objective:
     """Return the objective of distillation with labels: the loss and the teacher's softened answer, half each."""
 
     def objective(student: Any, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -125,7 +99,7 @@ def softened(teacher: Any, loss: Loss) -> Objective:
     return objective
 
 
-def _answer(teacher: Any, inputs: Tensor) -> Tensor:
+def _answer(teacher: nn.Module, inputs: Tensor) -> Tensor:
     with torch.no_grad():
         return teacher(inputs)
 

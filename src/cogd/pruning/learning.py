@@ -64,17 +64,28 @@ class MaskLearning:
     """What the training loop needs to learn masks: the optimizer, and what happens to the gates after steps and epochs.
 
     Evaluation, choices and the end are at FISTA's iterates, where gates are exactly zero; steps are taken from beyond.
+    A discriminator learns beside the network, by the same rates.
     """
 
     def __init__(
-        self, network: nn.Module, gates: Gates, recipe: Recipe, penalty: float, budget: Budget, evaluate: Evaluate
+        self,
+        network: nn.Module,
+        gates: Gates,
+        recipe: Recipe,
+        penalty: float,
+        budget: Budget,
+        evaluate: Evaluate,
+        discriminator: nn.Module | None = None,
     ):
         self.model, self.gates, self.recipe = GatedNetwork(network, gates), gates, recipe
         self.penalty, self.budget, self.measure = penalty, budget, evaluate
+        self.discriminator = discriminator
         self.tightening = max(1, round(TIGHTENING * recipe.epochs))
 
     def make_optimizer(self, _: nn.Module) -> FistaSGD:
         weights = list(self.model.network.parameters())
+        if self.discriminator is not None:
+            weights += self.discriminator.parameters()
         gates = list(self.gates.parameters())
         recipe = self.recipe
         self.optimizer = FistaSGD(
@@ -122,4 +133,4 @@ class MaskLearning:
         self.optimizer.mask(self.gates.parameters(), masks)
         if final:
             torch._foreach_copy_(list(self.model.open), masks)
-            self.optimizer.param_groups[1]["penalty"] = 0.0
+            self.optimizer.lift_penalty()

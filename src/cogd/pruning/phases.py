@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from cogd.pruning.budget import Cost
-from cogd.pruning.gal import distillation
+from cogd.pruning.budget import Cost, Keep
+from cogd.pruning.gal import Distilled, distillation
 from cogd.pruning.gates import Gates
 from cogd.pruning.learning import Budget, MaskLearning
 from cogd.pruning.removal import remove_channels
@@ -18,12 +18,11 @@ from cogd.pruning.result import Outcome, Pruned
 from cogd.pruning.settings import Settings
 from cogd.pruning.size import Size
 from cogd.training.fit import fit
-from cogd.training.loop import AfterStep, Status, measure
+from cogd.training.loop import Status, measure
 from cogd.training.metrics import Batches, Evaluate, Loss
 from cogd.training.placement import Placement
 from cogd.training.run import claim
 from cogd.training.runner import Result
-from cogd.training.state import TrainingState
 
 
 @dataclass
@@ -46,11 +45,10 @@ class Phases:
         self._claim_folder()
         before = self._measure(self.base)
         student, gates = self._gated()
-        learning = self._learning(student, gates)
-        if self._learn(learning).status == "stopped":
+        result, keep = self._learn(student, gates)
+        if result.status == "stopped":
             return self._outcome(None)
         gates.fold()
-        keep = learning.model.keep
         remove_channels(student, keep, example_inputs=self.inputs)
         after = self._measure(student)
         if self._finetune(student).status == "stopped":
@@ -70,31 +68,41 @@ class Phases:
         gates = Gates(student, self.inputs, initial=settings.initial, ignore=settings.ignore, generator=generator)
         return student, gates
 
-    def _learning(self, student: nn.Module, gates: Gates) -> MaskLearning:
+    def _learning(self, student: nn.Module, gates: Gates, discriminator: nn.Module | None) -> MaskLearning:
         settings = self.settings
         budget = Budget(settings.target, self._cost(gates), settings.round_to)
         budget.check(gates)
-        return MaskLearning(student, gates, settings.learning, settings.penalty, budget, self.evaluate)
+        return MaskLearning(student, gates, settings.learning, settings.penalty, budget, self.evaluate, discriminator)
 
-    def _learn(self, learning: MaskLearning) -> Result:
-        settings, recipe = self.settings, self.settings.learning
-        with torch.random.fork_rng([self.placement.device] if self.placement.on_gpu else []):
-            torch.manual_seed(settings.seed)
-            source = distillation(settings.distill, self.teacher, recipe, self.loss, self.placement, self._classes())
-        return fit(
+    def _learn(self, student: nn.Module, gates: Gates) -> tuple[Result, Keep]:
+        """Learn the gates in place; return how that went and the channels behind open gates."""
+        source = self._source()
+        learning = self._learning(student, gates, source.discriminator)
+        result = fit(
             learning.model,
             self.data,
-            recipe,
+            self.settings.learning,
             objective=source.objective,
-            companions=source.companions,
+            companions={} if source.discriminator is None else {"discriminator": source.discriminator},
             optimizer=learning.make_optimizer,
-            couplings=learning.gates.couplings(recipe.active),
+            couplings=gates.couplings(self.settings.learning.active),
             evaluate=learning.evaluate,
-            after_step=both(source.after_step, learning.after_step),
+            after_step=learning.after_step,
             after_epoch=learning.after_epoch,
             task="learning masks",
             **self._options("masks"),
         )
+        return result, learning.model.keep
+
+    def _source(self) -> Distilled:
+        """Return what the network learns from, a discriminator drawn and placed."""
+        settings = self.settings
+        with torch.random.fork_rng([self.placement.device] if self.placement.on_gpu else []):
+            torch.manual_seed(settings.seed)
+            source = distillation(settings.distill, self.teacher, settings.learning, self.loss, self._classes())
+        if source.discriminator is not None:
+            self.placement.place(source.discriminator)
+        return source
 
     def _finetune(self, student: nn.Module) -> Result:
         recipe, options = self.settings.finetuning, self._options("finetune")
@@ -149,15 +157,3 @@ def digest(model: nn.Module) -> str:
 def placed_copy(model: nn.Module, placement: Placement) -> nn.Module:
     """Return a copy on the device, in evaluation mode."""
     return placement.place(copy.deepcopy(model)).eval()
-
-
-def both(first: AfterStep | None, second: AfterStep) -> AfterStep:
-    """Return one hook that calls two."""
-    if first is None:
-        return second
-
-    def call(state: TrainingState) -> None:
-        first(state)
-        second(state)
-
-    return call
