@@ -116,9 +116,14 @@ class CoGD(Optimizer):
             for coupling, opened, size in self._stats
         ]
 
+    @property
+    def projects_next(self) -> bool:
+        """Whether the next step is a projecting one."""
+        return self.rule is not None and (self._counts["cogd_steps"] + 1) % self.period == 0
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step of the base; every `period`-th is a projecting one. The closure runs as the base runs it."""
-        if self.rule is None or (self._counts["cogd_steps"] + 1) % self.period:
+        if not self.projects_next:
             loss = self.base.step() if closure is None else self.base.step(closure)
         elif closure is None:
             observed = self._observe()
@@ -138,6 +143,19 @@ class CoGD(Optimizer):
         self._hold_room()
         self._counts["cogd_steps"] += 1
         return loss
+
+    def count_step(self) -> None:
+        """Count a step that the base took without `step`, replayed from a CUDA graph; it must not be a projecting one.
+
+        >>> weight = torch.nn.Parameter(torch.ones(2))
+        >>> optimizer = CoGD(torch.optim.SGD([weight], lr=0.1), [], period=2)
+        >>> optimizer.count_step()
+        >>> optimizer.projects_next
+        True
+        """
+        if self.projects_next:
+            raise RuntimeError(f"step {self._counts['cogd_steps'] + 1} is a projecting one; take it by step().")
+        self._counts["cogd_steps"] += 1
 
     def project(self) -> None:
         """Project now, for who drives the rule by hand, outside of `step`.

@@ -363,7 +363,7 @@ def test_choices_that_exclude_each_other():
     with pytest.raises(ValueError, match="'mps'"):
         run(device="mps")
     with pytest.raises(ValueError, match="needs a GPU"):
-        run(recipe=read_recipe(RECIPE, compile="max-autotune"), device="cpu")
+        run(recipe=read_recipe(RECIPE, compile="tuned"), device="cpu")
 
 
 def test_bfloat16_runs_and_is_part_of_the_config(tmp_path):

@@ -1,6 +1,7 @@
 """The command line, in processes of its own: kills included."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from cogd.cli import app
 
 QUICK = ("--epochs", "3", "--batch-size", "128", "--rule", "paper")
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def cogd(*arguments: str):
@@ -21,7 +23,7 @@ def cogd(*arguments: str):
 
 def start(folder, *options: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "cogd", "train", "-o", str(folder), *options]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
 
 
 def finish(process: subprocess.Popen) -> str:

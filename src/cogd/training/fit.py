@@ -39,6 +39,7 @@ def fit(
     companions: Mapping[str, Stateful] | None = None,
     after_step: AfterStep | None = None,
     after_epoch: AfterEpoch | None = None,
+    recordable: bool | None = None,
     progress: bool = True,
     tensorboard: bool = False,
 ) -> Result:
@@ -63,6 +64,8 @@ def fit(
         companions: what else changes in training and must be in the checkpoints, such as a discriminator.
         after_step: called with the `TrainingState` after each step.
         after_epoch: called likewise after each epoch; what it returns is added to the epoch's record.
+        recordable: whether a step does the same on every batch and reads nothing back from the device, so that a GPU
+            can replay it from a CUDA graph; by default it may without an `objective` or `optimizer` of your own.
         progress: whether to show how it goes on stderr.
         tensorboard: whether to write TensorBoard's events too, in `folder`/tensorboard (extra `tensorboard`).
 
@@ -98,6 +101,7 @@ def fit(
             after_step=after_step,
             after_epoch=after_epoch,
             task=task,
+            recordable=(objective is None and optimizer is None) if recordable is None else recordable,
         )
         run = None if folder is None else RunFolder(folder, config, tensorboard)
         return run_plan(plan, run, companions or {}, progress)

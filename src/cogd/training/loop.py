@@ -17,11 +17,14 @@ from cogd.optimizer import CoGD
 from cogd.training.metrics import Batches, Evaluate, Objective
 from cogd.training.placement import Placement
 from cogd.training.recipe import Recipe
+from cogd.training.recorded import RecordedStep
 from cogd.training.schedule import rate_factor, set_rate
 from cogd.training.state import TrainingState, seed_epoch, set_random_state
+from cogd.training.step import Step
 from cogd.training.stop import StopRequest
 
 Status = Literal["complete", "stopped"]
+TakeStep = Callable[[Tensor, Tensor], Tensor]
 AfterStep = Callable[[TrainingState], None]
 AfterEpoch = Callable[[TrainingState], dict[str, Any] | None]
 SECONDS_BETWEEN_LOOKS = 1.0
@@ -59,6 +62,7 @@ class Plan:
     after_step: AfterStep | None = None
     after_epoch: AfterEpoch | None = None
     task: str = "training"
+    recordable: bool = False  # a step does the same on every batch and reads nothing back from the device
 
     def rate_at(self, step: int) -> float:
         """Return the first group's learning rate at a step, counted from 0."""
@@ -78,10 +82,10 @@ def train(
 
     `random` is the random state of a run that was stopped within an epoch.
     """
-    call = plan.placement.compile(plan.model)
+    take_step = _step(plan)
     while state.epoch < plan.recipe.epochs:
         began = time.perf_counter()
-        images = _train_epoch(plan, call, state, random, stop, reporter)
+        images = _train_epoch(plan, take_step, state, random, stop, reporter)
         random = None
         if stop.requested and state.batch < len(plan.train):
             _refuse_divergence(plan, state)
@@ -99,8 +103,20 @@ def train(
     return "complete"
 
 
+def _step(plan: Plan) -> TakeStep:
+    """Return what takes the run's steps: recorded whole on a GPU where that is possible, else as written."""
+    if plan.recordable and plan.placement.compilation != "off":
+        return RecordedStep(plan.model, plan.objective, plan.optimizer, plan.placement)
+    return Step(plan.placement.compile(plan.model), plan.objective, plan.optimizer, plan.placement)
+
+
 def _train_epoch(
-    plan: Plan, call: Any, state: TrainingState, random: dict[str, Tensor] | None, stop: StopRequest, reporter: Reporter
+    plan: Plan,
+    take_step: TakeStep,
+    state: TrainingState,
+    random: dict[str, Tensor] | None,
+    stop: StopRequest,
+    reporter: Reporter,
 ) -> int:
     """Take the epoch's remaining steps and return the number of images they saw."""
     plan.model.train()
@@ -113,7 +129,11 @@ def _train_epoch(
     for inputs, targets in batches:
         if state.batch == len(plan.train):
             raise ValueError(f"the training data yielded more batches than its length, {len(plan.train)}.")
-        _take_step(plan, call, state, plan.placement.move(inputs), plan.placement.move(targets))
+        set_rate(plan.optimizer, rate_factor(plan.recipe, state.step, len(plan.train)))
+        state.losses[state.batch].copy_(take_step(inputs, targets))
+        state.batch += 1
+        if plan.after_step is not None:
+            plan.after_step(state)
         images += len(targets)
         if stop.requested:
             return images
@@ -128,20 +148,6 @@ def _train_epoch(
         )
     _refuse_divergence(plan, state)
     return images
-
-
-def _take_step(plan: Plan, call: Any, state: TrainingState, inputs: Tensor, targets: Tensor) -> None:
-    set_rate(plan.optimizer, rate_factor(plan.recipe, state.step, len(plan.train)))
-    plan.placement.begin_step()
-    with plan.placement.autocast():
-        loss = plan.objective(call, inputs, targets)
-    loss.backward()
-    plan.optimizer.step()
-    plan.optimizer.zero_grad()
-    state.losses[state.batch].copy_(loss.detach())
-    state.batch += 1
-    if plan.after_step is not None:
-        plan.after_step(state)
 
 
 def _skip(batches: Iterator[tuple[Tensor, Tensor]], count: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -12,7 +12,7 @@ from cogd.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class Placement:
-    """A device, a precision, and the mode in which steps are compiled into CUDA graphs, or "off"."""
+    """A device, a precision, and how steps are put on the device: "off", "graph", "compiled" or "tuned"."""
 
     device: torch.device
     precision: str
@@ -39,12 +39,12 @@ class Placement:
         return batch.to(self.device, non_blocking=True)
 
     def compile(self, model: nn.Module) -> Any:
-        """Return what training steps call in place of the model."""
-        return model if self.compilation == "off" else torch.compile(model, mode=self.compilation)
+        """Return what steps that cannot be recorded whole call in place of the model."""
+        return model if self.compilation in ("off", "graph") else torch.compile(model, mode="reduce-overhead")
 
     def begin_step(self) -> None:
         """Let the CUDA graphs use the memory of the step before again."""
-        if self.compilation != "off":
+        if self.compilation not in ("off", "graph"):
             torch.compiler.cudagraph_mark_step_begin()
 
 
@@ -66,7 +66,7 @@ def choose_placement(device: str | torch.device, recipe: Recipe) -> Placement:
     if recipe.compile not in ("auto", "off") and chosen.type == "cpu":
         raise ValueError(f"compile={recipe.compile!r} makes CUDA graphs and needs a GPU; on a CPU leave it at 'auto'.")
     on_gpu = chosen.type == "cuda"
-    usual_precision, usual_compilation = ("bfloat16", "reduce-overhead") if on_gpu else ("float32", "off")
+    usual_precision, usual_compilation = ("bfloat16", "compiled") if on_gpu else ("float32", "off")
     return Placement(
         chosen,
         usual_precision if recipe.precision == "auto" else recipe.precision,

@@ -48,7 +48,8 @@ class Recipe(BaseModel):
     active: float = Field(default=0.95, ge=0, le=1)  # the paper's a: both thresholds are the (1 - a)-quantile
 
     precision: Literal["auto", "float32", "bfloat16"] = "auto"  # auto: bfloat16 on a GPU
-    compile: Literal["auto", "off", "reduce-overhead", "max-autotune"] = "auto"  # torch's modes that make CUDA graphs
+    # On a GPU: "graph" records each step as a CUDA graph, "compiled" compiles it first (auto), "tuned" at length.
+    compile: Literal["auto", "off", "graph", "compiled", "tuned"] = "auto"
 
     @model_validator(mode="before")
     @classmethod

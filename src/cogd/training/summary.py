@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scipy import stats
-
 CONFIDENCE = 0.95
 
 
@@ -49,6 +47,8 @@ def paired_difference(values: dict[int, float], baseline: dict[int, float]) -> D
     >>> f"{difference.mean:.3f} +- {difference.half_width:.3f}, p = {difference.p:.3f}"
     '0.020 +- 0.025, p = 0.074'
     """
+    from scipy import stats
+
     shared = sorted(set(values) & set(baseline))
     if len(shared) < 2:
         return None
