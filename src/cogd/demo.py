@@ -20,7 +20,7 @@ from torch import nn
 
 from cogd import toy, toy_report
 from cogd.models import build
-from cogd.pruning import load_pruned, prune, save_pruned
+from cogd.pruning import Pruned, compare_latency, load_pruned, prune, save_pruned
 from cogd.pruning import read_recipe as read_pruned
 from cogd.pruning.artefact import RECIPE
 from cogd.report import write_report
@@ -31,6 +31,7 @@ from cogd.training import fit_seeds, read_recipe, summarize
 from cogd.training.data import load_data
 from cogd.training.metrics import Batches, classification_metrics
 from cogd.training.run import load_run
+from cogd.training.threads import using_threads
 
 SIDE, REACH = 41, 3.0
 SEEDS = range(3)
@@ -38,6 +39,7 @@ LEARNING_SECONDS = 25.0
 MISSING, CROP = 0.5, 256
 EPOCHS = 8
 MASK_EPOCHS, FINETUNING_EPOCHS = 10, 6
+BATCH = 256  # whose time is taken
 NAMES = {"none": "digits-plain", "paper": "digits-cogd"}
 
 Advance = Callable[[float], None]  # takes the share of a part that is done
@@ -49,16 +51,20 @@ def run(folder: Path, progress: bool = True) -> list[str]:
     Raises:
         KeyboardInterrupt: It was interrupted; the same call goes on from there.
     """
-    lines = []
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
     folder.mkdir(parents=True, exist_ok=True)
-    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bars:
+    console = Console(stderr=True, quiet=not progress)
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
+    lines = []
+    with Progress(*columns, console=console, disable=not (progress and console.is_terminal)) as bars:
         tasks = [bars.add_task(title, total=1.0, start=False) for title in PARTS]
-        for task, part in zip(tasks, PARTS.values(), strict=True):
+        for task, (title, part) in zip(tasks, PARTS.items(), strict=True):
+            began = time.perf_counter()
             bars.start_task(task)
             lines.append(part(folder, lambda share, task=task: bars.update(task, completed=share)))  # type: ignore[misc]
             bars.update(task, completed=1.0)
             bars.stop_task(task)
+            if not console.is_terminal:
+                console.print(f"{title}: done in {time.perf_counter() - began:.0f} s", highlight=False)
     write_report([folder], folder / "report.html", "CoGD demonstration")
     return lines
 
@@ -114,17 +120,17 @@ def train_networks(folder: Path, advance: Advance) -> str:
     data = load_data("digits")
     runs = [(rule, seed) for rule in ("none", "paper") for seed in SEEDS]
     for done, (rule, seed) in enumerate(runs):
-        recipe = read_recipe("digits", rule=rule, epochs=EPOCHS)
-        (result,) = fit_seeds(
-            partial(build, "digits", 10),
-            data,
-            recipe,
-            [seed],
-            folder / NAMES[rule],
-            name="digits",
-            progress=False,
-            after_epoch=lambda state, done=done: advance((done + state.epoch / EPOCHS) / len(runs)),
-        )
+        with using_threads(1):  # so small a network is quicker so
+            (result,) = fit_seeds(
+                partial(build, "digits", 10),
+                data,
+                read_recipe("digits", rule=rule, epochs=EPOCHS),
+                [seed],
+                folder / NAMES[rule],
+                name="digits",
+                progress=False,
+                after_epoch=lambda state, done=done: advance((done + state.epoch / EPOCHS) / len(runs)),
+            )
         if result.status == "stopped":
             raise KeyboardInterrupt
     plain, coordinated = summarize([folder / NAMES["none"], folder / NAMES["paper"]])
@@ -135,46 +141,55 @@ def train_networks(folder: Path, advance: Advance) -> str:
 
 
 def prune_network(folder: Path, advance: Advance) -> str:
-    """Prune the first of those networks to half of its multiply-accumulates, fine-tune it and save what is left."""
+    """Prune the first of those networks to half of its multiply-accumulates, fine-tune, save, load and time it."""
     small = folder / "pruned"
     if not (small / RECIPE).exists():
         network = build("digits", 10)
         network.load_state_dict(load_run(folder / NAMES["none"] / f"seed-{SEEDS[0]}").weights)
-        measured = itertools.count(1)  # the whole network, every epoch, after the removal, at the end
-
-        def evaluate(model: nn.Module, batches: Batches) -> dict[str, float]:
-            advance(next(measured) / (MASK_EPOCHS + FINETUNING_EPOCHS + 3))
-            return classification_metrics(model, batches)
-
-        pruned = prune(
-            network,
-            load_data("digits"),
-            target_macs=0.5,
-            epochs=MASK_EPOCHS,
-            finetune_epochs=FINETUNING_EPOCHS,
-            evaluate=evaluate,
-            folder=folder / "pruning",
-            progress=False,
+        with using_threads(1):
+            pruned = _pruned(network, folder / "pruning", advance)
+        latency = compare_latency(
+            network, pruned.model, pruned.inputs, keep=pruned.keep, batch=BATCH, threads=1, warm_up=5, rounds=30
         )
-        if pruned.status == "stopped":
-            raise KeyboardInterrupt
         save_pruned(
             small,
             pruned.model,
-            pruned.base,
+            network,
             keep=pruned.keep,
             example_inputs=pruned.inputs,
             builder="digits",
-            report=pruned.report(),
+            report={**pruned.report(), "latency": latency.report()},
         )
     load_pruned(None, small)
     report = read_pruned(small).report
     accuracy = {stage: metrics["accuracy"] for stage, metrics in report["metrics"].items()}
     return (
         f"Pruned: {report['macs']['share']:.0%} of the multiply-accumulates, "
-        f"{report['parameters']['share']:.0%} of the parameters, "
+        f"{report['latency']['speedup']['median']:.2f} times as fast, "
         f"accuracy {accuracy['fine_tuned']:.1%} ({accuracy['before']:.1%} before)"
     )
+
+
+def _pruned(network: nn.Module, folder: Path, advance: Advance) -> Pruned:
+    measured = itertools.count(1)  # the whole network, every epoch, after the removal, at the end
+
+    def evaluate(model: nn.Module, batches: Batches) -> dict[str, float]:
+        advance(next(measured) / (MASK_EPOCHS + FINETUNING_EPOCHS + 3))
+        return classification_metrics(model, batches)
+
+    pruned = prune(
+        network,
+        load_data("digits"),
+        target_macs=0.5,
+        epochs=MASK_EPOCHS,
+        finetune_epochs=FINETUNING_EPOCHS,
+        evaluate=evaluate,
+        folder=folder,
+        progress=False,
+    )
+    if pruned.status == "stopped":
+        raise KeyboardInterrupt
+    return pruned
 
 
 def _photographs_to_learn_from() -> list[np.ndarray]:

@@ -170,6 +170,8 @@ def test_a_pruned_network_says_what_it_kept_and_what_that_cost(tmp_path):
     text = page(tmp_path, tmp_path / "small")
     assert "50.0% of the multiply-accumulates and 53.0% of the parameters stay." in text
     assert "Accuracy 99.00% before, 90.00% with the channels removed, 98.00% fine-tuned." in text
+    assert "A forward pass is 1.25 times (1.20 to 1.30) as fast." in text
+    assert "fewer MACs did not mean as much less time" in text
     assert "Channels kept: layer0.conv1 8 of 16; layer1.conv1 9 of 18." in text
     assert re.search(r'>accuracy</th><td class="number">0.9900</td>.*?>-0.0100</td>', text)
 

@@ -1,7 +1,6 @@
 """The command line, in processes of its own: kills included."""
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -14,7 +13,6 @@ from typer.testing import CliRunner
 from cogd.cli import app
 
 QUICK = ("--epochs", "3", "--batch-size", "128", "--rule", "paper")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def cogd(*arguments: str):
@@ -23,7 +21,7 @@ def cogd(*arguments: str):
 
 def start(folder, *options: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "cogd", "train", "-o", str(folder), *options]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def finish(process: subprocess.Popen) -> str:

@@ -3,8 +3,7 @@
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from cogd.pruning.cutting import Keep, cut_channels, plan_removal
 from cogd.pruning.graph import Prunable, as_tuple
 from cogd.pruning.refusals import check_plain
 from cogd.training.placement import Placement, choose_device
+from cogd.training.threads import using_threads
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -124,7 +124,7 @@ def measure_in_turn(
         check_plain(model)
     placement = Placement(choose_device(conditions.device), "float32", "off")
     inputs = as_tuple(example_inputs)
-    with _threads(conditions.threads):
+    with using_threads(conditions.threads):
         batch = conditions.batch or len(inputs[0])
         exact = replace(conditions, device=device_name(str(placement.device)), threads=torch.get_num_threads())
         passes: dict[str, Callable[[], Any]] = {}
@@ -179,13 +179,3 @@ def _repeated(x: Tensor, batch: int) -> Tensor:
 
 def _converted(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) if x.is_floating_point() else x
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

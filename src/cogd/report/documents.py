@@ -113,6 +113,21 @@ class Change(BaseModel):
     share: float
 
 
+class Spread(BaseModel):
+    low: float
+    median: float
+    high: float
+
+
+class PruningLatency(BaseModel):
+    """Seconds of forward passes, by network: quartiles over rounds in which all took turns."""
+
+    conditions: dict[str, Any]
+    seconds: dict[str, Spread]
+    speedup: Spread
+    findings: list[str]
+
+
 class PruningReport(BaseModel):
     """What pruning came to; metrics by stage, "before", "after" the removal and "fine_tuned"."""
 
@@ -121,6 +136,7 @@ class PruningReport(BaseModel):
     parameters: Change
     metrics: dict[str, dict[str, float]]
     channels: Annotated[dict[str, tuple[int, int]], Field(min_length=1)]  # kept, of
+    latency: PruningLatency | None = None
 
 
 class PrunedNetwork(Document):

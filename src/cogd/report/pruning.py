@@ -8,13 +8,19 @@ from matplotlib.ticker import MaxNLocator
 
 from cogd.report.blocks import ABSENT, Block, Chart, Charts, Key, Origin, Section, Table, shown
 from cogd.report.collect import Results
-from cogd.report.documents import Epoch, PrunedNetwork, PruningReport, PruningRun
+from cogd.report.documents import Epoch, PrunedNetwork, PruningLatency, PruningReport, PruningRun, Spread
 from cogd.report.drawing import SERIES, bars, bars_size, chart, dash, line_style
 from cogd.report.training import made_with, main_metric
 
 KEPT, REMOVED = 0, 5
 FEW = 12  # layers that have a bar with a name each
 AT_ZERO = "channels_at_zero"
+TIMED = {
+    "original": "before",
+    "small": "pruned",
+    "doubled": "pruned, twice the batch",
+    "rounded": "pruned less, to multiples of 8 channels",
+}
 STAGES = {"before": "before", "after": "channels removed", "fine_tuned": "fine-tuned"}
 
 
@@ -32,7 +38,10 @@ def _network(results: Results) -> Section:
     document: PrunedNetwork = results.content
     report: PruningReport = document.report
     name = document.builder or results.path.parent.name
-    blocks: list[Block] = [_channels_chart(report.channels), _stages_table(report), _channels_table(report.channels)]
+    blocks: list[Block] = [_channels_chart(report.channels), _stages_table(report)]
+    if report.latency:
+        blocks.append(_latency_table(report.latency))
+    blocks.append(_channels_table(report.channels))
     settings = {"target": report.target, "builder": document.builder, "arguments": document.arguments}
     return Section(
         f"Pruning {name} to {report.macs.share:.0%} of its multiply-accumulates",
@@ -49,6 +58,8 @@ def _verdict(report: PruningReport) -> str:
     if all("accuracy" in report.metrics.get(stage, {}) for stage in STAGES):
         before, after, tuned = (report.metrics[stage]["accuracy"] for stage in STAGES)
         said += f" Accuracy {before:.2%} before, {after:.2%} with the channels removed, {tuned:.2%} fine-tuned."
+    if report.latency:
+        said += f" A forward pass is {_times(report.latency.speedup)} as fast."
     return said
 
 
@@ -86,6 +97,20 @@ def _stages_table(report: PruningReport) -> Table:
         difference = ABSENT if first is None or last is None else f"{last - first:+.4f}"
         rows.append([name.replace("_", " "), *(ABSENT if v is None else f"{v:.4f}" for v in values), difference])
     return Table("The network at each stage.", ["", *STAGES.values(), "kept, or difference"], rows)
+
+
+def _latency_table(latency: PruningLatency) -> Table:
+    rows = [
+        [TIMED.get(name, name), f"{1e3 * spread.median:.3g}", f"{1e3 * spread.low:.3g} to {1e3 * spread.high:.3g}"]
+        for name, spread in latency.seconds.items()
+    ]
+    how = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in latency.conditions.items())
+    caption = f"Milliseconds of a forward pass, the networks in turn ({how}). Found: {'; '.join(latency.findings)}."
+    return Table(caption, ["network", "median", "quartiles"], rows)
+
+
+def _times(spread: Spread) -> str:
+    return f"{spread.median:.2f} times ({spread.low:.2f} to {spread.high:.2f})"
 
 
 def _channels_table(channels: Mapping[str, tuple[int, int]]) -> Table:
