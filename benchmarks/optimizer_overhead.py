@@ -3,10 +3,10 @@
     python benchmarks/optimizer_overhead.py -o benchmarks/results/optimizer_overhead_cpu.json
     python benchmarks/optimizer_overhead.py --device cuda -o benchmarks/results/optimizer_overhead_h200.json
 
-Only ratios within one run mean something. A training step is forward, backward and the optimizer's step; each part is
-timed alone, the device's work included, so that the overhead is an upper bound: nothing of the rule's work hides behind
-the backward pass. On a GPU, where some of it does, whole training steps are timed, too. The overhead of a period P
-compares ((P - 1) plain + 1 projecting wrapped steps) / P with the base's step, in shares of a training step.
+Only ratios within one run mean something. A training step is forward, backward and the optimizer's step. On a CPU its
+parts are timed alone; on a GPU whole steps are, ten in a row, as a loop launches them without waiting, and where every
+step projects, also replayed from a CUDA graph. The overhead of a period P compares ((P - 1) plain + 1 projecting
+wrapped steps) / P with the base's step, in shares of a training step.
 """
 
 import argparse
@@ -26,12 +26,14 @@ from cogd.models import build
 from cogd.provenance import provenance
 
 Kinds = dict[str, Callable[[], object]]
+Measured = dict[str, dict[str, float]]  # way of measuring, kind of step: seconds
 CASES = {  # name: (network, image size, classes, batch on CPU, batch on GPU, steps from one projection to the next)
     "resnet18-epoch": ("resnet18", 32, 10, 128, 128, 391),
     "resnet50-every-step": ("resnet50_imagenet", 224, 1000, 16, 128, 1),
 }
 RULES: tuple[Literal["paper", "rollback"], ...] = ("paper", "rollback")
 NEVER = 10**9
+IN_A_ROW = 10
 
 
 def main() -> None:
@@ -51,35 +53,57 @@ def main() -> None:
 def measure(case: str, device: str, repeats: int, quick: bool) -> list[dict[str, Any]]:
     """Time a network's training step with the base and with every rule around it; return a row per rule."""
     network, size, classes, cpu_batch, gpu_batch, period = CASES[case]
-    on_gpu = device.startswith("cuda")
-    batch = 2 if quick else gpu_batch if on_gpu else cpu_batch
+    batch = 2 if quick else gpu_batch if device.startswith("cuda") else cpu_batch
     model, forward_backward = training_of(network, size, classes, batch, device)
     busy = {rule: CoGD(sgd(model), couple_conv_norm(model), rule=rule, period=1) for rule in RULES}
     idle = {rule: CoGD(sgd(model), couple_conv_norm(model), rule=rule, period=NEVER) for rule in RULES}
     steps: Kinds = {"base": sgd(model).step}
-    steps.update({f"plain, {rule}": optimizer.step for rule, optimizer in idle.items()})
-    steps.update({f"projecting, {rule}": optimizer.step for rule, optimizer in busy.items()})
-    parts = medians({"forward and backward": forward_backward, **steps}, repeats, device)
-    entire: Kinds = {name: in_turn(forward_backward, step) for name, step in steps.items()}
-    whole = medians(entire, repeats, device) if on_gpu else {}
+    if period > 1:
+        steps |= {f"plain, {rule}": optimizer.step for rule, optimizer in idle.items()}
+    steps |= {f"projecting, {rule}": optimizer.step for rule, optimizer in busy.items()}
+    forward_backward()
+    measured = (on_cpu if device == "cpu" else on_gpu)(forward_backward, steps, repeats)
     rows = []
     for rule in RULES:
-        share = extra(parts, rule, period) / (parts["forward and backward"] + parts["base"])
-        print(f"{case:20} {rule:9} overhead {100 * share:6.3f} % of a training step", flush=True)
-        row: dict[str, Any] = {
-            "case": case,
-            "rule": rule,
-            "batch": batch,
-            "period": period,
-            "couplings": len(busy[rule].couplings),
-        }
-        row |= {"overhead_percent": 100 * share, "median_seconds": parts}
+        shares = {way: 100 * extra(seconds, rule, period) / seconds["whole step"] for way, seconds in measured.items()}
+        print(f"{case:20} {rule:9} " + ", ".join(f"{way} {share:+.2f} %" for way, share in shares.items()), flush=True)
+        row: dict[str, Any] = {"case": case, "rule": rule, "batch": batch, "period": period}
+        row |= {"couplings": len(busy[rule].couplings), "overhead_percent": shares, "median_seconds": measured}
         row["held_bytes_per_coupled_byte"] = held_bytes(busy[rule]) / coupled_bytes(busy[rule])
-        if whole:
-            row["whole_steps_overhead_percent"] = 100 * extra(whole, rule, period) / whole["base"]
-            row["whole_steps_median_seconds"] = whole
         rows.append(row)
     return rows
+
+
+def on_cpu(forward_backward: Callable[[], object], steps: Kinds, repeats: int) -> Measured:
+    seconds = medians({"forward and backward": forward_backward, **steps}, repeats, "cpu")
+    return {"parts timed alone": {**seconds, "whole step": seconds["forward and backward"] + seconds["base"]}}
+
+
+def on_gpu(forward_backward: Callable[[], object], steps: Kinds, repeats: int) -> Measured:
+    whole: Kinds = {name: in_turn(forward_backward, step) for name, step in steps.items()}
+    ways = {"whole steps": whole}
+    if not any(name.startswith("plain") for name in steps):
+        ways["in a CUDA graph"] = {name: recorded(run).replay for name, run in whole.items()}
+    measured = {}
+    for way, kinds in ways.items():
+        in_a_row: Kinds = {name: in_turn(*[run] * IN_A_ROW) for name, run in kinds.items()}
+        seconds = {name: value / IN_A_ROW for name, value in medians(in_a_row, repeats, "cuda").items()}
+        measured[way] = {**seconds, "whole step": seconds["base"]}
+    return measured
+
+
+def recorded(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """Return a CUDA graph of a training step, warmed up as PyTorch asks."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph
 
 
 def training_of(network: str, size: int, classes: int, batch: int, device: str) -> tuple[nn.Module, Callable[[], None]]:
@@ -101,7 +125,8 @@ def training_of(network: str, size: int, classes: int, batch: int, device: str) 
 
 def extra(seconds: dict[str, float], rule: str, period: int) -> float:
     """Return what a wrapped step takes longer than the base's, on average over a period."""
-    plain, projecting = seconds[f"plain, {rule}"], seconds[f"projecting, {rule}"]
+    projecting = seconds[f"projecting, {rule}"]
+    plain = seconds.get(f"plain, {rule}", projecting)
     return plain - seconds["base"] + (projecting - plain) / period
 
 

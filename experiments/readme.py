@@ -39,17 +39,15 @@ def overhead(*measured: dict[str, Any]) -> str:
 
 
 def overhead_table(results: dict[str, Any]) -> str:
-    """Return the table of one device; on a GPU the rule's work overlaps with the backward pass in a whole step."""
-    whole = "whole_steps_overhead_percent" in results["results"][0]
-    shares = {"overhead_percent": "parts timed alone"} | (
-        {"whole_steps_overhead_percent": "whole steps"} if whole else {}
-    )
-    lines = [["network", "batch", "projects every", "rule", *shares.values(), "held per coupled byte"]]
+    """Return the table of one device."""
+    ways = list(dict.fromkeys(way for row in results["results"] for way in row["overhead_percent"]))
+    lines = [["network", "batch", "projects every", "rule", *ways, "held per coupled byte"]]
     for row in results["results"]:
         period = f"{row['period']} steps" if row["period"] > 1 else "step"
-        costs, held = [f"{row[key]:+.2f}%" for key in shares], f"{row['held_bytes_per_coupled_byte']:.2f}"
+        costs = [f"{row['overhead_percent'][way]:+.2f}%" if way in row["overhead_percent"] else "" for way in ways]
+        held = f"{row['held_bytes_per_coupled_byte']:.2f}"
         lines.append([row["case"].split("-")[0], str(row["batch"]), period, row["rule"], *costs, held])
-    about = f"Of a training step on {results['device']}, medians of {results['config']['repeats']} alternating steps:"
+    about = f"Of a training step on {results['device']}, medians of {results['config']['repeats']} alternating rounds:"
     return f"{about}\n\n{markdown(lines)}"
 
 

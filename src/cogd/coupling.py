@@ -35,10 +35,10 @@ Threshold = float | Literal["mean", "median"] | Quantile
 
 
 def threshold_value(threshold: Threshold, norms: Tensor) -> Tensor | float:
-    """Return the number, on the norms' device, that a threshold policy means for these norms."""
+    """Return the number, on the norms' device, that a threshold policy means for each last row of norms."""
     match threshold:
         case "mean":
-            return norms.mean()
+            return norms.mean(-1, keepdim=True)
         case "median":
             return _quantile(norms, 0.5)
         case Quantile(q):
@@ -50,9 +50,9 @@ def threshold_value(threshold: Threshold, norms: Tensor) -> Tensor | float:
 def _quantile(norms: Tensor, q: float) -> Tensor:
     """Return the q-quantile by linear interpolation: torch.quantile's, in 2 device operations instead of 14."""
     ordered = norms.sort().values
-    place = q * (len(norms) - 1)
-    low = int(place)
-    return torch.lerp(ordered[low], ordered[math.ceil(place)], place - low)
+    place = q * (norms.shape[-1] - 1)
+    low, high = int(place), math.ceil(place)
+    return torch.lerp(ordered[..., low : low + 1], ordered[..., high : high + 1], place - low)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cogd import projection
+from cogd.bundle import Bundle, bundled
 from cogd.checks import check_base, check_couplings, check_rule, refuse_sparse_gradients
-from cogd.coupling import Coupling, threshold_value
+from cogd.coupling import Coupling
 from cogd.state import JointState, check_memory, split_memory
 
 Rule = Literal["descent", "paper", "rollback"] | None
@@ -34,7 +35,7 @@ class ProjectionStats:
 class Observation(NamedTuple):
     """What a projection needs to know from before the base's step."""
 
-    coupling: Coupling
+    bundle: Bundle
     opened: Tensor
     correction: Tensor | None
 
@@ -44,8 +45,8 @@ class CoGD(Optimizer):
 
     Every `period`-th step, coordinates whose sparse side fell behind its partner are corrected after the base's step by
     beta_j x_j(t), |beta_j| = scale * lr * |<g, dA_j/dx_j>^order|. A coupling rests while one of its tensors has no
-    gradient. Memory beyond the base's: one copy of the coupled tensors, and one of the projected ones during a
-    projecting step.
+    gradient. Memory beyond the base's: one copy of the coupled tensors; during a projecting step one of the projected
+    ones, and a few of what is computed side by side, at most 4 million numbers or one coupling.
 
     Args:
         base: the optimizer that takes the steps; it holds every coupled parameter.
@@ -84,7 +85,8 @@ class CoGD(Optimizer):
         # Written into and never assigned again: torch.compile drops assignments to an Optimizer's attributes.
         self._counts = {"cogd_steps": 0, "cogd_projections": 0}
         self._held: dict[Tensor, Tensor] = {}
-        self._stats: list[tuple[Coupling, Tensor, Tensor]] = []
+        self._bundles = bundled(couplings, base.param_groups)
+        self._stats: list[tuple[Bundle, Tensor, Tensor]] = []
         super().__setstate__({})  # the hooks of an Optimizer, without the groups that its __init__ would make
         if base.state:  # as Adagrad's from the start: from then on a state_dict must not change its layout
             self._hold_room()
@@ -111,10 +113,12 @@ class CoGD(Optimizer):
     @property
     def last_stats(self) -> list[ProjectionStats]:
         """What the last projection did, one entry per coupling that took part; reading it waits for the device."""
-        return [
-            ProjectionStats(coupling.name, int(opened.sum()), coupling.size, float(size))
-            for coupling, opened, size in self._stats
-        ]
+        stats = {
+            coupling: ProjectionStats(coupling.name, int(opened.sum()), coupling.size, float(size))
+            for bundle, gates, sizes in self._stats
+            for coupling, opened, size in zip(bundle.couplings, bundle.apart(gates), sizes, strict=True)
+        }
+        return [stats[coupling] for coupling in self.couplings if coupling in stats]
 
     @property
     def projects_next(self) -> bool:
@@ -214,7 +218,7 @@ class CoGD(Optimizer):
         return {self._key: self._held[parameter], **self._counts}
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("base", "couplings", "rule", "order", "scale", "period", "_counts", "_held", "_stats")
+        kept = ("base", "couplings", "rule", "order", "scale", "period", "_counts", "_held", "_bundles", "_stats")
         return {name: self.__dict__[name] for name in kept}
 
     def __repr__(self) -> str:
@@ -252,39 +256,31 @@ class CoGD(Optimizer):
 
     def _observe(self) -> list[Observation]:
         """Judge the gates and form the corrections at (x(t), A(t)) and their gradients."""
-        active = [c for c in self.couplings if c.sparse.grad is not None and c.partner.grad is not None]
-        refuse_sparse_gradients(active)
+        active = [found for bundle in self._bundles if (found := bundle.with_gradients()) is not None]
+        refuse_sparse_gradients(coupling for bundle in active for coupling in bundle.couplings)
         seen = active if self._counts["cogd_projections"] else []
         with torch.no_grad():  # not as a decorator: torch.compile takes whole only those functions that name torch
-            observations = [self._observation(coupling) for coupling in seen]
+            observations = [self._observation(bundle) for bundle in seen]
         if self.rule != "rollback":
             self._hold()
         return observations
 
-    def _observation(self, coupling: Coupling) -> Observation:
-        x, A = coupling.sparse_blocks(coupling.sparse), coupling.partner_blocks(coupling.partner)
-        sparse_norms, partner_norms = projection.block_norms(x), projection.block_norms(A)
-        opened = projection.is_open(
-            sparse_norms,
-            partner_norms,
-            threshold_value(coupling.sparse_threshold, sparse_norms),
-            threshold_value(coupling.partner_threshold, partner_norms),
-        )
+    def _observation(self, bundle: Bundle) -> Observation:
+        x, A = bundle.sparse(_present), bundle.partner(_present)
+        opened = bundle.is_open(x, A)
         if self.rule == "rollback":
-            return Observation(coupling, opened, None)
-        x_s = coupling.sparse_blocks(self._held[coupling.sparse])
-        A_s = coupling.partner_blocks(self._held[coupling.partner])
-        assert coupling.partner.grad is not None
-        dL_dA = coupling.partner_blocks(coupling.partner.grad)
-        slope = projection.slope_product(dL_dA, A - A_s, x - x_s, x)
-        rate = self._signed_rate(coupling)
-        if coupling.project == "sparse":
-            return Observation(coupling, opened, projection.sparse_correction(slope, x, rate, self.order))
-        return Observation(coupling, opened, projection.partner_correction(slope, x, A, rate, self.order))
+            return Observation(bundle, opened, None)
+        x_s, A_s = bundle.sparse(self._earlier), bundle.partner(self._earlier)
+        slope = projection.slope_product(bundle.partner(_gradient), A - A_s, x - x_s, x)
+        rate, projected = self._signed_rate(bundle), bundle.couplings[0].project
+        if projected == "sparse":
+            return Observation(bundle, opened, projection.sparse_correction(slope, x, rate, self.order))
+        return Observation(bundle, opened, projection.partner_correction(slope, x, A, rate, self.order))
 
-    def _signed_rate(self, coupling: Coupling) -> float | Tensor:
+    def _signed_rate(self, bundle: Bundle) -> float | Tensor:
         """Return +-scale * eta; descent climbs where its group maximizes."""
-        group = next(g for g in self.param_groups if any(p is coupling.projected for p in g["params"]))
+        projected = bundle.couplings[0].projected
+        group = next(g for g in self.param_groups if any(p is projected for p in g["params"]))
         downwards = self.rule == "descent" and not group.get("maximize", False)
         return (-self.scale if downwards else self.scale) * group["lr"]
 
@@ -300,12 +296,24 @@ class CoGD(Optimizer):
 
     @torch.no_grad()
     def _correct(self, observations: list[Observation]) -> None:
-        for coupling, opened, correction in observations:
-            new = coupling.projected_blocks(coupling.projected)
+        for bundle, opened, correction in observations:
+            new = bundle.projected(_present)
             if correction is None:
-                earlier = coupling.projected_blocks(self._held[coupling.projected])
-                projected = projection.rollback(new, earlier, opened)
+                projected = projection.rollback(new, bundle.projected(self._earlier), opened)
             else:
                 projected = projection.project(new, correction, opened)
-            self._stats.append((coupling, opened, torch.linalg.vector_norm(projected - new)))
-            coupling.projected.copy_(coupling.from_projected_blocks(projected))
+            sizes = torch.linalg.vector_norm(bundle.apart(projected - new).flatten(1), dim=1)
+            self._stats.append((bundle, opened, sizes))
+            bundle.put(projected)
+
+    def _earlier(self, parameter: Tensor) -> Tensor:
+        return self._held[parameter]
+
+
+def _present(parameter: Tensor) -> Tensor:
+    return parameter
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad

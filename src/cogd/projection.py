@@ -15,7 +15,7 @@ from torch import Tensor
 
 def block_norms(blocks: Tensor) -> Tensor:
     """Return R(.) of every coordinate, its l1 norm."""
-    return _wide(blocks).abs().flatten(1).sum(1)
+    return torch.linalg.vector_norm(_wide(blocks), ord=1, dim=tuple(range(1, blocks.ndim)))
 
 
 def is_open(sparse_norms: Tensor, partner_norms: Tensor, sparse_threshold, partner_threshold) -> Tensor:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from cogd.training import files
 from cogd.training.checkpoint import Checkpoints
+from cogd.training.state import TrainingState
 
 
 @pytest.fixture
@@ -136,3 +138,28 @@ def test_a_full_disk_is_reported_and_the_last_checkpoint_stays(store, monkeypatc
     monkeypatch.undo()
     assert names(store) == ["step-000000001.json", "step-000000001.pt"]
     assert store.load_latest()[0]["step"] == 1
+
+
+def test_restored_momentum_fits_the_parameters_layout():
+    """A GPU's runs hold channels last; fused steps read memory as it lies."""
+
+    def run(layout, steps):
+        torch.manual_seed(0)
+        model = nn.Conv2d(4, 8, 3).to(memory_format=layout)  # type: ignore[call-overload]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
+        state = TrainingState({"model": model, "optimizer": optimizer}, torch.zeros(4))
+        return state, lambda: [take_step(model, optimizer) for _ in range(steps)]
+
+    def take_step(model, optimizer):
+        model(torch.linspace(-1, 1, 2 * 4 * 5 * 5).view(2, 4, 5, 5)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    whole, train = run(torch.contiguous_format, 4)
+    train()
+    first, train = run(torch.channels_last, 2)
+    train()
+    second, train = run(torch.contiguous_format, 2)
+    second.restore(first.snapshot())
+    train()
+    torch.testing.assert_close(second.parts["model"].state_dict(), whole.parts["model"].state_dict())

@@ -7,6 +7,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+
+from cogd.optimizer import CoGD
 
 
 class Stateful(Protocol):
@@ -51,9 +54,23 @@ class TrainingState:
             raise ValueError(f"the checkpoint holds {sorted(saved)}, but this run consists of {sorted(self.parts)}.")
         for name, part in self.parts.items():
             part.load_state_dict(snapshot["parts"][name])
+            if isinstance(part, Optimizer):
+                lay_out_as_parameters(part)
         self.losses.copy_(snapshot["losses"])
         self.epoch, self.batch = snapshot["position"]["epoch"], snapshot["position"]["batch"]
         self.history = snapshot["history"]
+
+
+def lay_out_as_parameters(optimizer: Optimizer) -> None:
+    """Give an optimizer's tensors the layout in memory of their parameters, which fused steps take for granted.
+
+    Without it a run with channels last, gone on with on a device where they are first, would mix up its momentum.
+    """
+    base = optimizer.base if isinstance(optimizer, CoGD) else optimizer
+    for parameter, state in base.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                state[name] = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
