@@ -91,4 +91,4 @@ def test_seeds_are_trained_compared_and_resumed(tmp_path):
     again = cogd("train", "-o", str(tmp_path / "sgd"), *quick)
     assert again.stderr.count("complete; nothing to do") == 2
     refused = cogd("train", "--baseline", str(tmp_path / "sgd"))
-    assert "--baseline compares several seeds" in refused.stderr
+    assert "--baseline and --at-once are for several seeds" in refused.stderr

@@ -26,6 +26,7 @@ def train(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The run's folder.")] = None,
     seed: Seed = 0,
     seeds: Annotated[int | None, typer.Option(min=1, help="Train with so many seeds, a folder for each.")] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="So many of the seeds at once, on one device.")] = 1,
     baseline: Annotated[Path | None, typer.Option(help="A folder of runs to compare the seeds with.")] = None,
     device: OnDevice = Device.auto,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard's events too.")] = False,
@@ -41,7 +42,7 @@ def train(
     Examples:
       cogd train                                               # a small network on 8x8 digits
       cogd train --epochs 3 --lr 0.05 --rule paper --order 2   # fields of the recipe
-      cogd train --data cifar10:data -o runs/plain --seeds 5   # ResNet-18, five seeds
+      cogd train --data cifar10:data -o runs/plain --seeds 5 --at-once 5   # ResNet-18, five seeds on one GPU
       cogd train --data folder:photos.zip --no-flip --device cpu --json
     """
     from cogd.models import build
@@ -49,8 +50,8 @@ def train(
     from cogd.training.data import load_data
     from cogd.training.seeds import fit_seeds, seeded
 
-    if baseline is not None and seeds is None:
-        raise typer.BadParameter("--baseline compares several seeds; give --seeds too.")
+    if (baseline is not None or at_once > 1) and seeds is None:
+        raise typer.BadParameter("--baseline and --at-once are for several seeds; give --seeds too.")
     with usage_errors():
         fields = overrides(context.args)
         loaded = load_data(data)
@@ -63,15 +64,15 @@ def train(
     how: dict[str, Any] = {"folder": folder, "device": device.value, "name": name}
     how |= {"progress": not quiet, "tensorboard": tensorboard}
     if seeds is None:
-        result = fit(first, loaded, settings, seed=seed, **how)
+        results = [fit(first, loaded, settings, seed=seed, **how)]
     else:
-        result = fit_seeds(network, loaded, settings, range(seed, seed + seeds), **how)[-1]
-    if result.status == "stopped":
+        results = fit_seeds(network, loaded, settings, range(seed, seed + seeds), at_once=at_once, **how)
+    if any(result.status == "stopped" for result in results):
         return Answer(
             {"status": "stopped", "folder": folder}, f"stopped; {folder} is resumed by the same command", INTERRUPTED
         )
     if seeds is None:
-        return _metrics(result.metrics)
+        return _metrics(results[0].metrics)
     return _comparison([folder] if baseline is None else [baseline, folder], "accuracy")
 
 

@@ -36,8 +36,7 @@ class RunFolder:
     @property
     def result(self) -> dict[str, Any] | None:
         """What the run came to, once it is complete."""
-        path = self.path / "result.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return read_result(self.path)
 
     def log(self, event: str, **fields: Any) -> None:
         """Append one line to log.jsonl."""
@@ -132,6 +131,12 @@ def load_run(path: str | Path) -> LoadedRun:
             raise FileNotFoundError(f"{path} holds no finished run: {name} is missing.")
     config = json.loads((path / "config.json").read_text())
     return LoadedRun(config, safetensors.torch.load_file(path / "model.safetensors"))
+
+
+def read_result(folder: Path) -> dict[str, Any] | None:
+    """Read what the run in a folder came to, once it is complete."""
+    path = folder / "result.json"
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def save_weights(model: nn.Module, path: Path) -> None:
