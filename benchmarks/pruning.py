@@ -8,18 +8,21 @@ candidates (the channels inside the residual blocks), in as many epochs, and eac
 pruner that learns nothing before it removes gets those epochs after the removal, on the small network. Torch-Pruning's
 settings are those of its own CIFAR-10 script (reg 5e-4, no weight decay while it regularizes, global ranking).
 
-The file is written anew after every run; the same command again adds what is missing. `--speed` measures first, with
-the machine to itself, what an epoch of pruning takes by the shipped recipes.
+The file is written anew after every run; the same command again adds what is missing. On a GPU the processes share it
+through NVIDIA's MPS where that is installed. `--speed` measures first, with the machine to itself, what an epoch of
+pruning takes by the shipped recipes, and what gates add to a step.
 """
 
 import argparse
 import copy
+import functools
 import json
 import multiprocessing
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from multiprocessing.pool import AsyncResult
@@ -36,12 +39,13 @@ from torch_pruning.pruner import function
 from cogd.models import build, count_macs
 from cogd.provenance import provenance
 from cogd.pruning import prune
-from cogd.training import Recipe, fit, read_recipe
+from cogd.training import Recipe, Result, fit, read_recipe
 from cogd.training.data import load_data
 from cogd.training.data.memory import Images, MemoryData
 from cogd.training.fit import load_batches
 from cogd.training.loop import measure
 from cogd.training.metrics import classification_metrics
+from cogd.training.mps import side_by_side
 from cogd.training.placement import choose_placement
 from cogd.training.run import save_weights
 from cogd.training.seeds import seeded
@@ -69,15 +73,16 @@ class Setting:
     device: str
 
     def load(self) -> MemoryData:
-        """Return the data, of which `images` for a quick try."""
-        whole: MemoryData = load_data(self.data)  # type: ignore[assignment]
-        train, test = (
-            Images(part.pixels[: self.images], part.labels[: self.images]) for part in (whole.train, whole.test)
-        )
-        return replace(whole, train=train, test=test)
+        return some_images(self.data, self.images)
 
     def build(self) -> nn.Module:
         return build(NETWORKS[self.data.partition(":")[0]][0], 10)
+
+    @property
+    def base_name(self) -> str:
+        """What a base network is made of, so that none is taken for another."""
+        network = NETWORKS[self.data.partition(":")[0]][0]
+        return f"{network}-{self.images or 'all'}images-{self.base_epochs}epochs-batch{self.batch_size or 'usual'}"
 
     def recipe(self, phase: str, epochs: int, **fields: Any) -> Recipe:
         """Return the data's shipped recipe of a phase, its steps shortened with its epochs."""
@@ -95,14 +100,21 @@ class Setting:
     def finetuning(self) -> Recipe:
         return self.recipe("finetune_", self.finetune_epochs)
 
-    def fit(self, model: nn.Module, recipe: Recipe, seed: int, **options: Any) -> Metrics:
-        result = fit(model, self.load(), recipe, seed=seed, device=self.device, progress=False, **options)
-        return result.metrics
+    def fit(self, model: nn.Module, recipe: Recipe, seed: int, **options: Any) -> Result:
+        return fit(model, self.load(), recipe, seed=seed, device=self.device, progress=False, **options)
 
     def measure(self, model: nn.Module) -> Metrics:
         placement = choose_placement(self.device, self.finetuning)
         test = load_batches(self.load(), self.finetuning, placement).test
         return measure(placement.place(model), test, classification_metrics, placement)
+
+
+@functools.cache
+def some_images(source: str, count: int | None) -> MemoryData:
+    """Return the data, of which so many images for a quick try."""
+    whole: MemoryData = load_data(source)  # type: ignore[assignment]
+    train, test = (Images(part.pixels[:count], part.labels[:count]) for part in (whole.train, whole.test))
+    return replace(whole, train=train, test=test)
 
 
 @dataclass(frozen=True)
@@ -121,7 +133,7 @@ def bn_scale_penalty(pruner: tp.pruner.BNScalePruner, model: nn.Module) -> Calla
 class GroupPenalty:
     """What `GroupNormPruner.regularize` adds to the gradients, in few operations that don't wait for the device.
 
-    `tests/test_benchmarks.py` compares the two.
+    `tests/test_pruning_benchmark.py` compares the two.
     """
 
     def __init__(self, pruner: tp.pruner.GroupNormPruner, _: nn.Module):
@@ -187,10 +199,11 @@ def peer(setting: Setting, base: nn.Module, seed: int, peer: Pruner) -> tuple[nn
         setting.fit(model, setting.learning, seed)
     else:
         recipe = read_recipe(setting.learning, weight_decay=0.0)
-        setting.fit(model, recipe, seed, optimizer=partial(penalized_sgd, recipe, peer.penalty(pruner, model)))
+        optimizer = partial(penalized_sgd, recipe, peer.penalty(pruner, model))
+        setting.fit(model, recipe, seed, optimizer=optimizer, recordable=True)
         remove(pruner, model, inputs, setting.target_macs)
         after = setting.measure(model)
-    return model, {"after": after, "fine_tuned": setting.fit(model, setting.finetuning, seed)}
+    return model, {"after": after, "fine_tuned": setting.fit(model, setting.finetuning, seed).metrics}
 
 
 def penalized_sgd(recipe: Recipe, penalty: Callable[[], None], model: nn.Module) -> Optimizer:
@@ -230,7 +243,7 @@ def make_base(setting: Setting, seed: int, path: Path) -> dict[str, Any]:
     """Train a network of the seed and keep its weights."""
     torch.set_num_threads(1)
     began, model = time.perf_counter(), seeded(setting.build, seed)
-    metrics = setting.fit(model, setting.recipe("", setting.base_epochs), seed)
+    metrics = setting.fit(model, setting.recipe("", setting.base_epochs), seed).metrics
     save_weights(model, path)
     return {"seed": seed, **metrics, "seconds": time.perf_counter() - began}
 
@@ -266,18 +279,38 @@ def _parameters(model: nn.Module) -> int:
 
 
 def speed(setting: Setting) -> dict[str, float]:
-    """Time the last of three epochs of learning and of fine-tuning by the shipped recipes, and all before it."""
+    """Time epochs of learning and of fine-tuning by the shipped recipes, all before them, and a step without gates."""
     began = time.perf_counter()
     shipped = replace(setting, epochs=3, finetune_epochs=3, batch_size=None)
+    learning, finetuning = epochs_of_pruning(shipped)
+    rest = time.perf_counter() - began - 3 * (learning[-1]["seconds"] + finetuning[-1]["seconds"])
+    whole = rest + 100 * learning[-1]["seconds"] + 60 * finetuning[-1]["seconds"]
+    plain = shipped.fit(seeded(setting.build, 0), shipped.learning, 0).history
+    gated, _ = epochs_of_pruning(replace(shipped, finetune_epochs=1), rule=None, distill="none")
+    seconds = {name: seconds_of_step(epochs, shipped) for name, epochs in (("plain", plain), ("gated", gated))}
+    return {
+        "learning_epoch": learning[-1]["seconds"],
+        "finetuning_epoch": finetuning[-1]["seconds"],
+        "rest": rest,
+        "epochs_100_and_60": whole,
+        "step_without_gates": seconds["plain"],
+        "step_with_gates": seconds["gated"],
+        "gate_overhead": seconds["gated"] / seconds["plain"] - 1,
+    }
+
+
+def epochs_of_pruning(setting: Setting, **options: Any) -> list[list[dict[str, Any]]]:
+    """Prune a network by our masks and return the records of the epochs of both phases."""
     with tempfile.TemporaryDirectory() as folder:
-        ours(shipped, seeded(setting.build, 0), 0, folder=folder)
+        ours(setting, seeded(setting.build, 0), 0, folder=folder, **options)
         logs = [Path(folder, phase, "log.jsonl").read_text().splitlines() for phase in ("masks", "finetune")]
     entries = [[json.loads(line) for line in log] for log in logs]
-    epochs = [[entry["seconds"] for entry in log if entry["event"] == "epoch"] for log in entries]
-    learning, finetuning = epochs[0][-1], epochs[1][-1]
-    rest = time.perf_counter() - began - 3 * (learning + finetuning)
-    whole = rest + 100 * learning + 60 * finetuning
-    return {"learning_epoch": learning, "finetuning_epoch": finetuning, "rest": rest, "epochs_100_and_60": whole}
+    return [[entry for entry in log if entry["event"] == "epoch"] for log in entries]
+
+
+def seconds_of_step(epochs: list[dict[str, Any]], setting: Setting) -> float:
+    """Return what a step took in the fastest epoch but the first, which warms up."""
+    return setting.learning.batch_size / max(record["images_per_second"] for record in epochs[1:])
 
 
 class Report:
@@ -286,7 +319,7 @@ class Report:
     def __init__(self, path: Path, setting: Setting, **config: Any):
         self.path = path
         self.content = {"config": asdict(setting) | config, **provenance(setting.device)}
-        self.content |= {"speed": {}, "bases": [], "runs": [], "failures": []}
+        self.content |= {"sharing": "", "speed": {}, "bases": [], "runs": [], "failures": []}
         if path.exists():
             earlier = json.loads(path.read_text())
             if earlier["config"] != self.content["config"]:
@@ -297,11 +330,21 @@ class Report:
         return any((row["method"], row["seed"]) == (method, seed) for row in self.content["runs"])
 
     def add(self, kind: str, row: Any) -> None:
-        print(kind, {name: value for name, value in row.items() if name != "channels"}, flush=True)
+        print(kind, {name: value for name, value in row.items() if name not in ("channels", "traceback")}, flush=True)
         self.content[kind] = row if kind == "speed" else [*self.content[kind], row]
         self.content["summary"] = summarize(self.content["runs"])
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(json.dumps(self.content, indent=1) + "\n")
+
+    def add_outcome(self, kind: str, job: AsyncResult[dict[str, Any]], timeout: float, **about: Any) -> bool:
+        """Add what a job returns; a failure is a result too, not the end of the others. Return whether it was none."""
+        try:
+            self.add(kind, job.get(timeout))
+        except Exception as error:  # noqa: BLE001
+            told = {"error": f"{type(error).__name__}: {error}"[:300], "traceback": traceback.format_exc()}
+            self.add("failures", {"kind": kind, **about, **told})
+            return False
+        return True
 
 
 def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -319,36 +362,37 @@ def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def measure_speed(setting: Setting, report: Report, seconds: float) -> None:
+    """Measure in another process, so that this one never holds the GPU that the runs share."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        report.add_outcome("speed", pool.apply_async(speed, (setting,)), seconds)
+
+
 def run_all(setting: Setting, report: Report, args: argparse.Namespace, deadline: float) -> None:
     """Make all bases, then all runs, each in a process of its own, so many at once, until the time is up."""
-    jobs: dict[AsyncResult[dict[str, Any]], tuple[str, int]] = {}
+    jobs: dict[AsyncResult[dict[str, Any]], tuple[str, str, int]] = {}
     wanted = {seed: [m for m in args.methods if not report.has(m, seed)] for seed in range(args.seeds)}
     args.bases.mkdir(parents=True, exist_ok=True)
-    paths = {seed: args.bases / f"base-{seed}.safetensors" for seed in wanted}
+    paths = {seed: args.bases / f"{setting.base_name}-seed{seed}.safetensors" for seed in wanted}
     with multiprocessing.get_context("spawn").Pool(args.processes, maxtasksperchild=1) as pool:
 
         def prune_all(seed: int) -> None:
             for method in wanted[seed]:
-                jobs[pool.apply_async(run, (setting, method, seed, paths[seed]))] = ("runs", seed)
+                jobs[pool.apply_async(run, (setting, method, seed, paths[seed]))] = ("runs", method, seed)
 
         for seed in wanted:
             if paths[seed].exists():
                 prune_all(seed)
             elif wanted[seed]:
-                jobs[pool.apply_async(make_base, (setting, seed, paths[seed]))] = ("bases", seed)
+                jobs[pool.apply_async(make_base, (setting, seed, paths[seed]))] = ("bases", "", seed)
         while jobs and time.perf_counter() < deadline:
             for job in [job for job in jobs if job.ready()]:
-                kind, seed = jobs.pop(job)
-                try:
-                    report.add(kind, job.get())
-                except Exception:  # noqa: BLE001  one method's failure is a result, not the end of the others
-                    report.add("failures", {"kind": kind, "seed": seed, "error": traceback.format_exc()})
-                else:
-                    if kind == "bases":
-                        prune_all(seed)
+                kind, method, seed = jobs.pop(job)
+                if report.add_outcome(kind, job, 0.0, method=method, seed=seed) and kind == "bases":
+                    prune_all(seed)
             time.sleep(0.1)
     if jobs:
-        print(f"the time is up; {len(jobs)} runs are missing, and the same command makes them.")
+        print(f"the time is up; {len(jobs)} jobs are unfinished, and the same command makes them.")
 
 
 def main() -> None:
@@ -366,7 +410,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", choices=METHODS, default=list(METHODS))
     parser.add_argument("--processes", type=int, default=2, help="so many at once (default 2)")
     parser.add_argument("--bases", type=Path, help="the folder of the base networks (default: beside the output)")
-    parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds after which it ends")
+    parser.add_argument("--time-limit", type=float, default=86_400.0, help="seconds after which it ends")
     parser.add_argument("--speed", action="store_true", help="measure the seconds of an epoch first")
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that everything works")
     parser.add_argument("-o", "--output", type=Path, required=True)
@@ -380,8 +424,10 @@ def main() -> None:
     )
     report = Report(args.output, setting, processes=args.processes)
     if args.speed and not report.content["speed"]:
-        report.add("speed", speed(setting))
-    run_all(setting, report, args, deadline)
+        measure_speed(setting, report, deadline - time.perf_counter())
+    with side_by_side() if args.device.startswith("cuda") else nullcontext("it is no GPU") as obstacle:
+        report.content["sharing"] = obstacle or "MPS"
+        run_all(setting, report, args, deadline)
     for row in report.content["summary"]:
         print(f"{row['method']:34} n={row['n']}  {row['mean']:.2%} +- {row['deviation'] or 0:.2%}  {row['difference']}")
 

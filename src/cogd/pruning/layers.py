@@ -86,6 +86,8 @@ def difference(model: nn.Module, layers: Sequence[Prunable], keep: Keep, inputs:
     for before, after in zip(expected, got, strict=True):
         if before.shape != after.shape:
             return f"removing its channels changes the output's shape, {tuple(before.shape)} to {tuple(after.shape)}"
+        if not before.isfinite().all():
+            return "the model's outputs are not finite numbers even with all of its channels; its training diverged"
         gap = (before - after).abs().max().item() / max(1.0, before.abs().max().item())
         if not gap <= TOLERANCE:
             return f"removing its channels changes the output by {gap:.1e} of its largest value"

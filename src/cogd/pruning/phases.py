@@ -90,6 +90,7 @@ class Phases:
             after_step=learning.after_step,
             after_epoch=learning.after_epoch,
             task="learning masks",
+            recordable=True,
             **self._options("masks"),
         )
         return result, learning.model.keep
