@@ -1,338 +1,235 @@
 """CoGD, sporco and FFCSC on the same images, start, threads and grading, in one run.
 
     pip install "cogd[bench]"
-    python benchmarks/sparse_coding.py --data DATA --seconds 120 --seeds 0 1 2
+    python benchmarks/sparse_coding.py --data DATA                 # two cores, about an hour
+    python benchmarks/sparse_coding.py --data DATA --slots 8       # 8 parts at a time, each on two cores of its own
+    python benchmarks/sparse_coding.py --data DATA --part fruit-sporco-0
+    python benchmarks/sparse_coding.py --print
 
 DATA holds csc/fruit and csc/city. Every solver gets the same contrast-normalised images, the same unknown boundary,
 the same starting dictionary and the same wall-clock time; its clock stands still while `model.objective` grades its
-sparse iterate. sporco's parameters are searched first, on one image. Writes results/sparse_coding_SET.json
-and .png for every set, and prints the tables; `--print` only prints those of the files that are there.
+sparse iterate. sporco's parameters are searched first, on one image. A run is made of parts, each a process and a file
+in PARTS; the same command again does those that are missing, and whatever is there goes into
+results/sparse_coding_SET.json and .png, and the tables.
 """
 
 import argparse
 import json
 import os
-import platform
 import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import product
 from pathlib import Path
+from typing import Any
 
-import matplotlib.pyplot as plt
+import csc_runs as runs
+import csc_tables
 import numpy as np
-import torch
-from PIL import Image
 
-from cogd.sparse_coding import model, normalize_contrast
-from cogd.sparse_coding.atoms import initial_atoms
-from cogd.sparse_coding.coder import encode, learn
-from cogd.sparse_coding.ffcsc import FFCSC, learn_ffcsc
-from cogd.sparse_coding.working_set import WorkingSet
+from cogd.provenance import provenance
+from cogd.training.files import write_json
 
-PENALTY, ATOMS, SIDE = 1.0, 100, 11
 RESULTS = Path(__file__).parent / "results"
-Point = tuple[float, float]  # seconds, objective
+SOLVERS = ("CoGD", "FFCSC", "sporco")
+ONLINE = (10, 100, 1000)
+Result = dict[str, Any]
 
 
-class Run:
-    """One solver's time and curve; its clock stands still while an iterate is graded, ever more rarely."""
+@dataclass(frozen=True)
+class Part:
+    """A piece of the run that a process of its own can do, once the parts that it reads are there."""
 
-    def __init__(self, images: np.ndarray, budget: float):
-        self.images, self.budget, self.curve = images, budget, list[Point]()
-        self._begun, self._paused, self._due = time.perf_counter(), 0.0, 0.02
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._begun - self._paused
-
-    def ends(self, iterate: Callable[..., tuple[np.ndarray, np.ndarray]], *arguments) -> bool:
-        """Grade the (atoms, codes) that `iterate` returns where that is due; return whether the time is over."""
-        seconds, began = self.seconds, time.perf_counter()
-        if seconds >= min(self._due, self.budget):
-            b, d, z = (
-                torch.from_numpy(np.ascontiguousarray(a, np.float32)) for a in (self.images, *iterate(*arguments))
-            )
-            self.curve.append((seconds, model.objective(b, torch.ones_like(b, dtype=torch.bool), d, z, PENALTY)))
-            self._due = 1.15 * max(self._due, seconds)
-            self._paused += time.perf_counter() - began
-        return seconds >= self.budget
+    name: str
+    measure: Callable[[np.ndarray, "Files"], Result]
+    needs: tuple[str, ...] = ()
 
 
-def learn_with_cogd(images: np.ndarray, atoms: np.ndarray, budget: float) -> list[Point]:
-    """Return the curve of the default solver."""
-    run = Run(images, budget)
-    working_set = WorkingSet(list(images), _all_seen(images), atoms.shape[1:])
-    for improved in learn(working_set, atoms, PENALTY):
-        if run.ends(lambda atoms: (atoms, np.stack(working_set.dense(ATOMS))), improved):
-            return run.curve
-    raise AssertionError("learn() never ends")
+class Files:
+    """The folder of the parts that are done."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def path(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+    def read(self, name: str) -> Result:
+        return json.loads(self.path(name).read_text())
+
+    def __contains__(self, name: str) -> bool:
+        return self.path(name).exists()
 
 
-def learn_with_ffcsc(images: np.ndarray, atoms: np.ndarray, budget: float) -> list[Point]:
-    """Return the curve of the paper's baseline."""
-    run = Run(images, budget)
-    solver = FFCSC(list(images), _all_seen(images), atoms, PENALTY)
-    for improved in learn_ffcsc(solver):
-        if run.ends(lambda atoms: (atoms, solver.codes.numpy()), improved):
-            return run.curve
-    raise AssertionError("learn_ffcsc() never ends")
-
-
-def learn_with_sporco(
-    images: np.ndarray, atoms: np.ndarray, budget: float, setting: dict
-) -> tuple[list[Point], np.ndarray]:
-    """Return the curve and the last atoms of ConvBPDNMaskDictLearn; its mask hides the margin (see `_padded`)."""
-    from sporco.dictlrn import cbpdndlmd
-
-    run = Run(images, budget)
-
-    def callback(solver) -> bool:
-        return run.ends(lambda: (_our_atoms(solver.getdict()), _our_codes(solver.getcoef(), len(images))))
-
-    options = cbpdndlmd.ConvBPDNMaskDictLearn.Options(
-        {"Callback": callback, "MaxMainIter": 10**6, **_sporco_options(setting, len(images))},
-        xmethod=setting["xmethod"],
-        dmethod=setting["dmethod"],
-    )
-    padded, mask = _padded(images)
-    solver = cbpdndlmd.ConvBPDNMaskDictLearn(
-        atoms[:, 0].transpose(1, 2, 0), padded, PENALTY, mask, options, setting["xmethod"], setting["dmethod"]
-    )
-    solver.solve()
-    return run.curve, _our_atoms(solver.getdict())
-
-
-def search_sporco(image: np.ndarray, atoms: np.ndarray, budget: float) -> tuple[dict, list[dict]]:
-    """Return the setting that reaches the lowest objective on one image, and all that were tried."""
-    settings: list[dict] = [
-        {"xmethod": "admm", "dmethod": "cns", "rho": rho, "sigma": sigma}
-        for rho, sigma in product((10, 30, 100), (1, 10))
+def parts(options: argparse.Namespace) -> dict[str, Part]:
+    """Return all parts by name, those that others wait for first."""
+    found = [
+        Part(f"{name}-search", lambda images, _: runs.search_sporco(images, options.search_seconds))
+        for name in options.sets
     ]
-    settings += [
-        {"xmethod": "admm", "dmethod": "pgm", "rho": rho, "L": L} for rho, L in product((10, 30, 100), (30, 100, 300))
-    ]
-    settings += [{"xmethod": "pgm", "dmethod": "pgm", "Lx": 1000, "L": 300}]
-    tried = []
-    for setting in settings:
-        curve = [value for _, value in learn_with_sporco(image, atoms, budget, setting)[0] if np.isfinite(value)]
-        tried.append({**setting, "objective": min(curve, default=float("inf"))})
-        print("  sporco", tried[-1], flush=True)
-    best = min(tried, key=lambda entry: entry["objective"])
-    return {name: value for name, value in best.items() if name != "objective"}, tried
+    for solver in SOLVERS:
+        if solver == "sporco":
+            found += [
+                Part(f"{name}-coding", _coding(name, options.seconds), (f"{name}-search",)) for name in options.sets
+            ]
+        for name in options.sets:
+            needs = (f"{name}-search",) if solver == "sporco" else ()
+            found += [
+                Part(f"{name}-{solver}-{seed}", _learning(solver, name, seed, options.seconds), needs)
+                for seed in options.seeds
+            ]
+    first = options.sets[0]
+    found.append(Part(f"{first}-scaling", lambda images, _: {"rows": runs.time_per_pass(images)}))
+    found.append(Part(f"{first}-kernels", lambda *_: runs.kernel_cache()))
+    for count in ONLINE:
+        measure = lambda images, _, count=count: runs.online_memory(images, count)  # noqa: E731
+        found.append(Part(f"{first}-online-{count}", measure))
+    return {part.name: part for part in found}
 
 
-def code(images: np.ndarray, atoms: np.ndarray, budget: float) -> dict[str, list[Point]]:
-    """Return curves of coding alone, the dictionary fixed; the optimum is one of 1e-5 in float64."""
-    curves = {"optimum": [(0.0, _optimum(images, atoms, 1e-5))], "CoGD": _code_with_cogd(images, atoms)}
-    for rho in (1, 5, 20):
-        curves[f"sporco AddMaskSim, rho {rho}"] = _code_with_sporco(images, atoms, budget, rho)
-    return curves
+def _learning(solver: str, name: str, seed: int, seconds: float) -> Callable[[np.ndarray, Files], Result]:
+    def measure(images: np.ndarray, files: Files) -> Result:
+        atoms = runs.start(images, seed)
+        if solver == "CoGD":
+            runs.learn_with_cogd(images[:1], atoms, 0.1)  # loads the kernels, or compiles them
+            return runs.learn_with_cogd(images, atoms, seconds)
+        if solver == "FFCSC":
+            return runs.learn_with_ffcsc(images, atoms, seconds)
+        setting = runs.best_setting(files.read(f"{name}-search")["learning"], "objective")
+        return runs.learn_with_sporco(images, atoms, seconds, setting)
+
+    return measure
 
 
-def _optimum(images: np.ndarray, atoms: np.ndarray, tolerance: float) -> float:
-    """Return the objective at the optimal codes, computed in float64."""
-    arrays = images.astype(float), atoms.astype(float)
-    coding = encode(list(arrays[0]), _all_seen(images), arrays[1], PENALTY, tolerance)
-    return coding.working_set.objective(PENALTY)
+def _coding(name: str, seconds: float) -> Callable[[np.ndarray, Files], Result]:
+    def measure(images: np.ndarray, files: Files) -> Result:
+        tried = files.read(f"{name}-search")["coding"]
+        return runs.code(images, min(seconds, 60.0), runs.best_setting(tried, "seconds", "objective"))
+
+    return measure
 
 
-def _code_with_cogd(images: np.ndarray, atoms: np.ndarray) -> list[Point]:
-    curve: list[Point] = []
-    for tolerance in (0.3, 0.2, 0.1, 0.05, 0.02, 0.01):
-        run = Run(images, 0.0)
-        codes = encode(list(images), _all_seen(images), atoms, PENALTY, tolerance).working_set
-        run.ends(lambda z: (atoms, np.stack(z.dense(len(atoms)))), codes)
-        curve += run.curve
-    return curve
+def run_part(part: Part, options: argparse.Namespace) -> None:
+    """Measure a part in this process, on its cores, and write its file."""
+    os.sched_setaffinity(0, options.cores)
+    runs.limit_threads(len(options.cores))
+    images = runs.load(Path(options.data) / "csc" / part.name.partition("-")[0])
+    load, began = os.getloadavg(), time.time()
+    result = part.measure(images, Files(options.parts))
+    about = {**provenance(), "sporco": version("sporco"), "numba": version("numba"), "cores": sorted(options.cores)}
+    about |= {"siblings": siblings(), "load_before": load, "took": time.time() - began}
+    write_json(options.parts / f"{part.name}.json", {**about, **result})
 
 
-def _code_with_sporco(images: np.ndarray, atoms: np.ndarray, budget: float, rho: float) -> list[Point]:
-    from sporco.admm import cbpdn
-
-    run = Run(images, budget)
-
-    def callback(inner) -> bool:
-        return run.ends(lambda: (atoms, _our_codes(inner.getcoef()[..., :ATOMS], len(images))))
-
-    options = cbpdn.ConvBPDN.Options(
-        {"Callback": callback, "MaxMainIter": 10**6, "RelStopTol": 0.0, "rho": rho, "AutoRho": {"Enabled": False}}
-    )
-    padded, mask = _padded(images)
-    cbpdn.AddMaskSim(cbpdn.ConvBPDN, atoms[:, 0].transpose(1, 2, 0), padded, mask, PENALTY, opt=options, dimK=1).solve()
-    return run.curve
-
-
-def _padded(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return images (rows, columns, N) with an atom's margin, and the mask that hides it: circular becomes unknown."""
-    margin = ((0, 0), (0, 0), (0, SIDE - 1), (0, SIDE - 1))
-    padded = np.pad(images, margin)[:, 0].transpose(1, 2, 0)
-    mask = np.pad(np.ones_like(images), margin)[0, 0]
-    return padded, mask.reshape(*mask.shape, 1, 1, 1)
+def run_parts(wanted: dict[str, Part], options: argparse.Namespace) -> None:
+    """Run what is missing, as many parts at a time as there are slots."""
+    files, free = Files(options.parts), slots(options)
+    waiting = [part for part in wanted.values() if part.name not in files]
+    running: dict[str, tuple[subprocess.Popen, set[int]]] = {}
+    while waiting or running:
+        for part in [part for part in waiting if all(need in files for need in part.needs)][: len(free)]:
+            cores = free.pop()
+            waiting.remove(part)
+            running[part.name] = subprocess.Popen(_command(part, cores, options)), cores
+        time.sleep(0.2)
+        for name, (process, cores) in list(running.items()):
+            if process.poll() is not None:
+                print(f"{name}: {'done' if name in files else f'failed ({process.returncode})'}", flush=True)
+                free.append(cores)
+                del running[name]
+        if not running and not any(all(need in files for need in part.needs) for part in waiting):
+            break  # what is left needs a part that failed
 
 
-def _our_atoms(dictionary: np.ndarray) -> np.ndarray:
-    """Return sporco's dictionary (h, w, 1, 1, K) in this library's order."""
-    return np.ascontiguousarray(dictionary.reshape(SIDE, SIDE, -1).transpose(2, 0, 1)[:, None], np.float32)
+def _command(part: Part, cores: set[int], options: argparse.Namespace) -> list[str]:
+    numbers = ["--seconds", str(options.seconds), "--search-seconds", str(options.search_seconds)]
+    where = ["--data", str(options.data), "--parts", str(options.parts), "--cores", *map(str, sorted(cores))]
+    which = ["--sets", *options.sets, "--seeds", *map(str, options.seeds)]
+    return [sys.executable, __file__, "--part", part.name, *where, *which, *numbers]
 
 
-def _our_codes(codes: np.ndarray, n_images: int) -> np.ndarray:
-    """Return sporco's circular codes (rows, columns, 1, N, K) in this library's order and place."""
-    reordered = codes.reshape(*codes.shape[:2], n_images, -1).transpose(2, 3, 0, 1)
-    return np.roll(reordered, (SIDE - 1, SIDE - 1), axis=(-2, -1))
+def slots(options: argparse.Namespace) -> list[set[int]]:
+    """Return the cores of every slot."""
+    cores, each = sorted(os.sched_getaffinity(0)), options.threads
+    if options.slots * each > len(cores):
+        raise SystemExit(f"{options.slots} slots of {each} cores need more than the {len(cores)} cores here.")
+    return [set(cores[i * each : (i + 1) * each]) for i in range(options.slots)]
 
 
-def _sporco_options(setting: dict, n_images: int) -> dict:
-    """Return sporco's options; the atoms' curvature L is given per image, as it grows with their number."""
-    xstep = {"L": setting["Lx"]} if "Lx" in setting else {"rho": setting["rho"]}
-    dstep = {"L": n_images * setting["L"]} if "L" in setting else {"rho": setting["sigma"]}
-    return {"CBPDN": xstep, "CCMOD": dstep}
+def siblings() -> str:
+    """Return which numbers of cores share one core, as the system says."""
+    path = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
+    return path.read_text().strip() if path.exists() else "unknown"
 
 
-def limit_threads(threads: int) -> None:
-    """Confine this process, and with it every solver, to so many cores."""
-    from sporco import fft
-
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
-    torch.set_num_threads(threads)
-    fft.pyfftw_threads = threads
-
-
-def load(folder: Path) -> np.ndarray:
-    """Return the contrast-normalised images (N, 1, H, W) of a set, in order of number."""
-    paths = sorted(folder.glob("*.jpg"), key=lambda path: int(path.stem))
-    images = [normalize_contrast(np.asarray(Image.open(path).convert("L")) / 255) for path in paths]
-    return np.stack(images)[:, None].astype(np.float32)
+def merged(files: Files, name: str, options: argparse.Namespace) -> Result | None:
+    """Return a set's result, of the parts that are there."""
+    mine = {path.stem.partition("-")[2]: files.read(path.stem) for path in sorted(files.folder.glob(f"{name}-*.json"))}
+    if not mine:
+        return None
+    about = ("versions", "sporco", "numba", "device", "commit", "threads", "siblings")
+    shared = {key: next(iter(mine.values()))[key] for key in about}
+    settings = {"seconds": options.seconds, "search_seconds": options.search_seconds, "slots": options.slots}
+    own = {part: {k: v for k, v in found.items() if k not in about} for part, found in mine.items()}
+    learning = {s: {n.partition("-")[2]: p for n, p in own.items() if n.startswith(f"{s}-")} for s in SOLVERS}
+    others = {n: p for n, p in own.items() if n.partition("-")[0] not in SOLVERS}
+    return rounded({**shared, **settings, "learning": learning, **others})
 
 
-def seconds_to(curve: list[Point], goal: float) -> float:
-    """Return when a curve first is at or below a goal, infinite if never."""
-    return next((seconds for seconds, value in curve if value <= goal), float("inf"))
-
-
-def run(name: str, images: np.ndarray, arguments: argparse.Namespace) -> dict:
-    """Return the search, the curves of every seed, and the coding curves of one set."""
-    warm = images[:1]
-    learn_with_cogd(warm, _start(warm, 0), 0.1)  # compiles, or loads what an earlier run compiled
-    setting, tried = search_sporco(images[:1], _start(images, 0), arguments.search_seconds)
-    print(name, "best sporco setting:", setting, flush=True)
-    curves: dict[str, list[list[Point]]] = {"CoGD": [], "sporco": [], "FFCSC": []}
-    recoded, seconds = [], arguments.seconds
-    for seed in arguments.seeds:
-        atoms = _start(images, seed)
-        curves["CoGD"].append(learn_with_cogd(images, atoms, seconds))
-        curve, learned = learn_with_sporco(images, atoms, seconds, setting)
-        curves["sporco"].append(curve)
-        curves["FFCSC"].append(learn_with_ffcsc(images, atoms, seconds))
-        recoded.append(_optimum(images, learned, 1e-3))
-        best = {solver: min(value for _, value in found[-1]) for solver, found in curves.items()}
-        print(f"{name} seed {seed}: {best}, sporco's atoms with optimal codes {recoded[-1]:.1f}", flush=True)
-    coding = code(images, _trained(images, arguments.seeds[0]), min(seconds, 60.0))
-    return {
-        "sporco_setting": setting,
-        "sporco_search": tried,
-        "curves": curves,
-        "sporco_recoded": recoded,
-        "coding": coding,
-    }
-
-
-def table(name: str, result: dict) -> str:
-    """Return the markdown tables of one set."""
-    rows = [
-        f"\n{name}: learning, penalty {PENALTY:g}, {ATOMS} atoms {SIDE}x{SIDE}, {result['threads']} thread(s)\n",
-        "| run | peer | its best | CoGD there after | times faster | CoGD's best | CoGD to 10938, to 10650 |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    ours = result["curves"]["CoGD"]
-    for peer, runs in result["curves"].items():
-        for i, theirs in enumerate(runs if peer != "CoGD" else []):
-            when, best = min(theirs, key=lambda point: point[1])
-            there = seconds_to(ours[i], best)
-            cells = [peer, f"{best:.1f} at {when:.0f} s", f"{there:.2f} s", f"{when / there:.0f}"]
-            cells += [f"{min(value for _, value in ours[i]):.1f}"]
-            cells += [f"{seconds_to(ours[i], 10938):.2f} s, {seconds_to(ours[i], 10650):.2f} s"]
-            rows.append(f"| {i} | {' | '.join(cells)} |")
-    recoded = ", ".join(f"{value:.1f}" for value in result["sporco_recoded"])
-    optimum = result["coding"]["optimum"][0][1]
-    rows += [f"\nsporco's last atoms with optimal codes: {recoded}"]
-    rows += [f"\n{name}: coding alone, to a relative gap of 1e-3 (optimum {optimum:.1f})\n"]
-    rows += ["| solver | seconds | best gap |", "|---|---|---|"]
-    for solver, curve in result["coding"].items():
-        if solver != "optimum":
-            gap = min(value for _, value in curve) / optimum - 1
-            rows.append(f"| {solver} | {seconds_to(curve, optimum * (1 + 1e-3)):.2f} | {gap:.1e} |")
-    return "\n".join(rows)
-
-
-def plot(name: str, result: dict, path: Path) -> None:
-    """Draw objective against time."""
-    figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
-    for c, (solver, curves) in enumerate(result["curves"].items()):
-        for i, curve in enumerate(curves):
-            axis.plot(*zip(*curve, strict=True), f"C{c}", label=solver if i == 0 else None, alpha=0.7)
-    axis.set(title=name, xlabel="seconds", ylabel="objective", xscale="log", yscale="log")
-    axis.legend()
-    figure.savefig(path, dpi=120)
-
-
-def _all_seen(images: np.ndarray) -> list[np.ndarray]:
-    return [np.ones(image.shape, bool) for image in images]
-
-
-def _start(images: np.ndarray, seed: int) -> np.ndarray:
-    return initial_atoms(list(images), ATOMS, (SIDE, SIDE), np.random.RandomState(seed))
-
-
-def _trained(images: np.ndarray, seed: int) -> np.ndarray:
-    atoms = _start(images, seed)
-    working_set = WorkingSet(list(images), _all_seen(images), atoms.shape[1:])
-    steps = learn(working_set, atoms, PENALTY)
-    return [next(steps) for _ in range(50)][-1]
+def rounded(value: Any) -> Any:
+    """Return JSON with 6 significant digits, infinite numbers as null."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if np.isfinite(value) else None
+    return value
 
 
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--data", type=Path, default=os.environ.get("COGD_DATA"), required="COGD_DATA" not in os.environ
-    )
-    parser.add_argument("--sets", nargs="+", default=["fruit", "city"])
-    parser.add_argument("--seconds", type=float, default=120.0, help="of every solver and seed")
-    parser.add_argument("--search-seconds", type=float, default=10.0, help="of every setting of sporco that is tried")
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--data", type=Path, default=os.environ.get("COGD_DATA", "data"))
+    parser.add_argument("--sets", nargs="+", default=["fruit", "city"], choices=["fruit", "city"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--print", action="store_true", help="only the tables of what was measured before")
-    arguments = parser.parse_args()
+    parser.add_argument("--seconds", type=float, default=120.0, help="of every solver and seed")
+    parser.add_argument("--search-seconds", type=float, default=8.0, help="of every setting of sporco that is tried")
+    parser.add_argument("--slots", type=int, default=1, help="parts at a time")
+    parser.add_argument("--threads", type=int, default=2, help="cores of each part")
+    parser.add_argument("--parts", type=Path, default=RESULTS / "parts", help="the folder of what is done")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder for what is merged")
+    parser.add_argument("--part", help="do this part alone, and merge nothing; `--part list` names them")
+    parser.add_argument("--cores", type=int, nargs="+", help="of the one part; by default all that this process has")
+    parser.add_argument("--print", action="store_true", help="measure nothing")
+    options = parser.parse_args()
     warnings.simplefilter("ignore")  # sporco's, about what it finds at import
-    if not arguments.print:
-        limit_threads(arguments.threads)
-        for name in arguments.sets:
-            images = load(Path(arguments.data) / "csc" / name)
-            result = {**about(arguments), **run(name, images, arguments)}
-            RESULTS.mkdir(exist_ok=True)
-            (RESULTS / f"sparse_coding_{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-            plot(name, result, RESULTS / f"sparse_coding_{name}.png")
-    for path in sorted(RESULTS.glob("sparse_coding_*.json")):
-        print(table(path.stem.removeprefix("sparse_coding_"), json.loads(path.read_text())))
+    wanted = parts(options)
+    options.parts.mkdir(parents=True, exist_ok=True)
+    if options.part == "list":
+        print(*wanted, sep="\n")
+    elif options.part:
+        options.cores = set(options.cores or os.sched_getaffinity(0))
+        run_part(wanted[options.part], options)
+    else:
+        if not options.print:
+            run_parts(wanted, options)
+        publish(Files(options.parts), options)
 
 
-def about(arguments: argparse.Namespace) -> dict:
-    """Return what a result file must state of the run."""
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()}",
-        "versions": {package: version(package) for package in ("cogd", "sporco", "torch", "numba", "numpy")},
-        "commit": subprocess.run(
-            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True
-        ).stdout.strip(),
-        "threads": arguments.threads,
-        "seeds": arguments.seeds,
-        "seconds": arguments.seconds,
-    }
+def publish(files: Files, options: argparse.Namespace) -> None:
+    """Write each set's result and picture, and print its tables; without parts, those of the result that is there."""
+    for name in options.sets:
+        path = options.results / f"sparse_coding_{name}.json"
+        result = merged(files, name, options)
+        if result is not None:
+            path.write_text(json.dumps(result) + "\n")
+            csc_tables.plot(name, result, path.with_suffix(".png"))
+        if path.exists():
+            print(csc_tables.tables(name, json.loads(path.read_text())), flush=True)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def test_hidden_pixels_change_nothing_bit_for_bit(images, random):
 
 
 def test_every_image_comes_once_in_a_pass():
-    run = OnlineRun(lambda _: pytest.fail("not read"), 7, 3, np.zeros(1), 1.0, seed=5)
+    run = OnlineRun(lambda _: pytest.fail("not read"), 7, 3, np.zeros(1), 1.0, seed=5, device="cpu")
     passes = [[i for n in range(3 * p, 3 * p + 3) for i in run.batch(n)] for p in range(2)]
     assert [sorted(order) for order in passes] == [list(range(7))] * 2
     assert passes[0] != passes[1]

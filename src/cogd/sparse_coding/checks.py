@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import torch
 from sklearn.base import BaseEstimator
 
 from cogd.checks import RULES
@@ -34,6 +35,7 @@ def check_parameters(learner: BaseEstimator) -> None:
     _check_number("transform_tol", settings["transform_tol"])
     if settings["time_limit"] is not None:
         _check_number("time_limit", settings["time_limit"])
+    chosen_device(settings["device"])
     if settings["dtype"] not in ("float32", "float64"):
         raise ValueError(f'dtype must be "float32" or "float64"; got {settings["dtype"]!r}.')
 
@@ -50,9 +52,19 @@ def check_noise(noise: Any) -> None:
         _check_number("noise", noise, hint=" Leave it out to have it estimated.")
 
 
-def check_memory(needed: int, what: str, remedy: str) -> None:
-    """Refuse what will not fit into memory."""
-    free = free_memory()
+def chosen_device(device: Any) -> str:
+    """Return "cpu" or "cuda"; "auto" is the GPU if there is one."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f'device must be "auto", "cpu" or "cuda"; got {device!r}.')
+    found = torch.cuda.is_available()
+    if device == "cuda" and not found:
+        raise ValueError('device="cuda" needs a GPU that PyTorch can use; there is none. Give device="cpu" or "auto".')
+    return "cuda" if found and device == "auto" else "cpu" if device == "auto" else device
+
+
+def check_memory(needed: int, what: str, remedy: str, device: str = "cpu") -> None:
+    """Refuse what will not fit into the memory of a device."""
+    free = torch.cuda.mem_get_info()[0] if device == "cuda" else free_memory()
     if needed > MEMORY_SHARE * free:
         raise MemoryError(f"{what} would take {needed / 2**30:.1f} GiB; {free / 2**30:.1f} GiB are free. {remedy}")
 

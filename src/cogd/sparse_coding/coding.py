@@ -15,14 +15,14 @@ import cogd
 from cogd.sparse_coding import model
 from cogd.sparse_coding.atoms import check_atoms
 from cogd.sparse_coding.checkpoint import identifying
-from cogd.sparse_coding.checks import check_noise, check_parameters, checked_penalty
-from cogd.sparse_coding.coder import CodeSet, encode
+from cogd.sparse_coding.checks import check_noise, check_parameters, checked_penalty, chosen_device
+from cogd.sparse_coding.coder import CodeSet, new_working_set, settle
 from cogd.sparse_coding.fitting import Progress, check_dense_room
 from cogd.sparse_coding.preprocessing import noise_level, without_smooth_part
 from cogd.sparse_coding.signals import Signals, check_sizes, range_of, read_codes, read_signals
 from cogd.sparse_coding.storage import DICTIONARY, read_dictionary, write_arrays
 
-NOT_SAVED = ("on_progress", "warm_start")
+NOT_SAVED = ("on_progress", "warm_start", "device")
 SHIPPED = Path(__file__).parent / "dictionaries"
 NOISE_FACTOR = 3.0  # penalty of `denoise` by the noise's standard deviation
 
@@ -30,6 +30,7 @@ NOISE_FACTOR = 3.0  # penalty of `denoise` by the noise's standard deviation
 class DictionaryCoder(TransformerMixin, BaseEstimator):
     """What `ConvDictionaryLearner` can do once it has a dictionary."""
 
+    device: str
     dictionary_: np.ndarray
     weights_: np.ndarray
     penalty_: float
@@ -156,7 +157,10 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
     def _encode(self, signals: Signals, penalty: float | None = None) -> CodeSet:
         """Return the codes, at the learner's penalty unless another is given."""
         penalty = self.penalty_ if penalty is None else penalty
-        coding = encode(signals.images, signals.observed, self.dictionary_, penalty, self.transform_tol)
+        working_set = new_working_set(
+            signals.images, signals.observed, self.dictionary_.shape[1:], chosen_device(self.device)
+        )
+        coding = settle(working_set, self.dictionary_, penalty, self.transform_tol)
         if not coding.converged:
             warnings.warn(
                 f"the codes did not reach transform_tol={self.transform_tol} in {coding.passes} passes; "
@@ -170,7 +174,8 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
     def _reconstruction(
         self, signals: Signals, smooth: list[np.ndarray], penalty: float | None = None
     ) -> list[np.ndarray]:
-        detail = self._encode(signals, penalty).reconstruction(self.dictionary_)
+        codes = self._encode(signals, penalty)
+        detail = codes.reconstruction(codes.own(self.dictionary_))
         return [d + s for d, s in zip(detail, smooth, strict=True)]
 
     def _warn_if_vanished(self, nonzeros: int) -> None:

@@ -7,10 +7,9 @@ import numpy as np
 
 from cogd.sparse_coding.checks import check_memory
 from cogd.sparse_coding.code_projection import CodeProjection
-from cogd.sparse_coding.coder import learn
+from cogd.sparse_coding.coder import CodeSet, learn, new_working_set
 from cogd.sparse_coding.ffcsc import FFCSC, learn_ffcsc
 from cogd.sparse_coding.signals import Signals
-from cogd.sparse_coding.working_set import WorkingSet
 
 AUTO_FRACTION = 0.1  # penalty="auto" is this share of lambda_max
 DENSE_COPIES = 12  # of all codes, that FFCSC and the rules hold at once
@@ -35,13 +34,13 @@ class WholeRun:
     def __init__(self, settings: dict[str, Any], signals: Signals, atoms: np.ndarray, penalty: float):
         _check_dense_codes(settings, signals, atoms)
         rule = settings["rule"]
-        self.penalty, self._n_atoms = penalty, len(atoms)
+        self.penalty, self._n_atoms, self._device = penalty, len(atoms), settings["device"]
         self.projection = None if rule is None else CodeProjection(rule, settings["order"], settings["scale"])
-        self.solver: WorkingSet | FFCSC
+        self.solver: CodeSet | FFCSC
         if settings["solver"] == "ffcsc":
-            self.solver = FFCSC(signals.images, signals.observed, atoms, penalty)
+            self.solver = FFCSC(signals.images, signals.observed, atoms, penalty, self._device)
         else:
-            self.solver = WorkingSet(signals.images, signals.observed, atoms.shape[1:])
+            self.solver = new_working_set(signals.images, signals.observed, atoms.shape[1:], self._device)
 
     def iterations(self, atoms: np.ndarray, done: int = 0) -> Iterator[np.ndarray]:
         """Yield the atoms after every iteration, for ever; `done` went before."""
@@ -67,7 +66,8 @@ class WholeRun:
         self.solver.restore(state)
         if self.projection is not None:
             prefix = "rule."
-            self.projection.restore({n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)})
+            held = {n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)}
+            self.projection.restore(held, self._device)
 
 
 def reason_to_stop(
@@ -83,24 +83,26 @@ def reason_to_stop(
     return "time_limit" if time_limit is not None and last.seconds >= time_limit else None
 
 
-def auto_penalty(signals: Signals, atoms: np.ndarray) -> float:
+def auto_penalty(signals: Signals, atoms: np.ndarray, device: str) -> float:
     """Return a tenth of lambda_max, the least penalty at which all codes of these atoms vanish."""
-    working_set = WorkingSet(signals.images, signals.observed, atoms.shape[1:])
-    largest = working_set.largest_gradient(atoms)
+    working_set = new_working_set(signals.images, signals.observed, atoms.shape[1:], device)
+    largest = working_set.largest_gradient(working_set.own(atoms))
     if largest <= 0:
         raise ValueError('penalty="auto" needs images that are not all blank; these are. Check X and smoothing.')
     return AUTO_FRACTION * largest
 
 
-def check_dense_room(signals: Signals, atoms: np.ndarray, copies: int, what: str, remedy: str) -> None:
+def check_dense_room(
+    signals: Signals, atoms: np.ndarray, copies: int, what: str, remedy: str, device: str = "cpu"
+) -> None:
     """Refuse what holds dense codes of these images where they will not fit into memory."""
     height, width = atoms.shape[2:]
     positions = sum((b.shape[1] + height - 1) * (b.shape[2] + width - 1) for b in signals.images)
-    check_memory(copies * len(atoms) * positions * atoms.itemsize, what, remedy)
+    check_memory(copies * len(atoms) * positions * atoms.itemsize, what, remedy, device)
 
 
 def _check_dense_codes(settings: dict[str, Any], signals: Signals, atoms: np.ndarray) -> None:
     if settings["solver"] == "ffcsc" or settings["rule"] is not None:
         what = 'solver="ffcsc"' if settings["solver"] == "ffcsc" else f"rule={settings['rule']!r}"
         remedy = 'Use solver="working_set" with rule=None, or fewer images.'
-        check_dense_room(signals, atoms, DENSE_COPIES, what, remedy)
+        check_dense_room(signals, atoms, DENSE_COPIES, what, remedy, settings["device"])

@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 
 from cogd.sparse_coding.atoms import initial_atoms
 from cogd.sparse_coding.checkpoint import Checkpoint, Snapshot
-from cogd.sparse_coding.checks import check_parameters
+from cogd.sparse_coding.checks import check_parameters, chosen_device
 from cogd.sparse_coding.code_projection import Rule
 from cogd.sparse_coding.coding import DictionaryCoder
 from cogd.sparse_coding.fitting import Progress, WholeRun, auto_penalty, reason_to_stop
@@ -44,6 +44,7 @@ class ConvDictionaryLearner(DictionaryCoder):
         time_limit: or after so many seconds.
         transform_tol: How exact codes are: the largest violation of optimality, as a share of the penalty.
         dtype: "float32" or "float64".
+        device: "cpu", "cuda", or "auto", the GPU if there is one. Results agree to rounding.
         warm_start: Whether `fit` starts from the dictionary of the last `fit`.
         random_state: Seed of the starting dictionary; the same seed gives the same result for any number of threads.
         on_progress: Called with the `Progress` of every iteration.
@@ -78,6 +79,7 @@ class ConvDictionaryLearner(DictionaryCoder):
         time_limit: float | None = None,
         transform_tol: float = 1e-2,
         dtype: Literal["float32", "float64"] = "float32",
+        device: Literal["auto", "cpu", "cuda"] = "auto",
         warm_start: bool = False,
         random_state: int | np.random.RandomState | None = None,
         on_progress: Callable[[Progress], None] | None = None,
@@ -96,6 +98,7 @@ class ConvDictionaryLearner(DictionaryCoder):
         self.time_limit = time_limit
         self.transform_tol = transform_tol
         self.dtype = dtype
+        self.device = device
         self.warm_start = warm_start
         self.random_state = random_state
         self.on_progress = on_progress
@@ -110,7 +113,7 @@ class ConvDictionaryLearner(DictionaryCoder):
         started = time.perf_counter()
         check_parameters(self)
         first = self._read_new(X, observed, range(self.batch_size) if self.batch_size else None)
-        file = None if checkpoint is None else Checkpoint(checkpoint, self.get_params(), _identity(X, observed, first))
+        file = None if checkpoint is None else Checkpoint(checkpoint, self._settings(), _identity(X, observed, first))
         earlier = None if file is None else file.read()
         run, done = self._start(X, observed, first, earlier)
         started -= self.history_[-1].seconds if done else 0.0
@@ -149,7 +152,7 @@ class ConvDictionaryLearner(DictionaryCoder):
         if not hasattr(self, "dictionary_"):
             self._begin(signals)
         self._check_channels(signals)
-        step = batch_step(signals, self.dictionary_, self.weights_, self.penalty_)
+        step = batch_step(signals, self.dictionary_, self.weights_, self.penalty_, chosen_device(self.device))
         self.dictionary_, self.weights_, self.status_ = step.atoms, step.weights, "partial_fit"
         seconds = time.perf_counter() - started + (self.history_[-1].seconds if self.history_ else 0.0)
         self.history_.append(Progress(len(self.history_) + 1, seconds, step.objective, step.nonzeros))
@@ -166,8 +169,8 @@ class ConvDictionaryLearner(DictionaryCoder):
 
     def _begin(self, signals: Signals) -> None:
         """Choose the starting dictionary and the penalty."""
-        atoms = self._starting_atoms(signals)
-        self.penalty_ = auto_penalty(signals, atoms) if self.penalty == "auto" else float(self.penalty)
+        atoms, device = self._starting_atoms(signals), chosen_device(self.device)
+        self.penalty_ = float(self.penalty) if self.penalty != "auto" else auto_penalty(signals, atoms, device)
         self.dictionary_, self.weights_ = atoms, np.zeros(len(atoms))
         self.history_ = []
 
@@ -182,14 +185,19 @@ class ConvDictionaryLearner(DictionaryCoder):
             self.history_ = [Progress(*entry) for entry in earlier.history]
         run: WholeRun | OnlineRun
         if self.batch_size is None:
-            run = WholeRun(self.get_params(), first, self.dictionary_, self.penalty_)
+            run = WholeRun(self._settings(), first, self.dictionary_, self.penalty_)
         else:
             seed = int(check_random_state(self.random_state).randint(2**31))
             read = lambda indices: self._read_new(X, observed, indices)  # noqa: E731
-            run = OnlineRun(read, count_images(X, observed), self.batch_size, self.weights_, self.penalty_, seed)
+            count, device = count_images(X, observed), chosen_device(self.device)
+            run = OnlineRun(read, count, self.batch_size, self.weights_, self.penalty_, seed, device)
         if earlier is not None:
             run.restore(earlier.state)
         return run, len(self.history_)
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the parameters, with the device that is chosen."""
+        return {**self.get_params(), "device": chosen_device(self.device)}
 
     def _starting_atoms(self, signals: Signals) -> np.ndarray:
         if self.warm_start and hasattr(self, "dictionary_"):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cogd.sparse_coding.coder import LEARNING_TOLERANCE, encode, learn
+from cogd.sparse_coding.coder import LEARNING_TOLERANCE, learn, new_working_set, settle
 from cogd.sparse_coding.fitting import Progress
 from cogd.sparse_coding.signals import Signals
 
@@ -28,9 +28,10 @@ class Step(NamedTuple):
     nonzeros: int
 
 
-def batch_step(signals: Signals, atoms: np.ndarray, weights: np.ndarray, penalty: float) -> Step:
+def batch_step(signals: Signals, atoms: np.ndarray, weights: np.ndarray, penalty: float, device: str = "cpu") -> Step:
     """Return the step of one batch."""
-    working_set = encode(signals.images, signals.observed, atoms, penalty, LEARNING_TOLERANCE).working_set
+    working_set = new_working_set(signals.images, signals.observed, atoms.shape[1:], device)
+    settle(working_set, atoms, penalty, LEARNING_TOLERANCE)
     objective, nonzeros = working_set.objective(penalty), working_set.nonzeros
     target = next(islice(learn(working_set, atoms, penalty, iteration=1), TURNS - 1, None))
     batch = working_set.weights(len(atoms))
@@ -50,15 +51,16 @@ class OnlineRun:
         weights: np.ndarray,
         penalty: float,
         seed: int,
+        device: str,
     ):
         self.read, self.n_images, self.batch_size = read, n_images, batch_size
-        self.weights, self.penalty, self.seed = weights, penalty, seed
+        self.weights, self.penalty, self.seed, self.device = weights, penalty, seed, device
         self._last: Step | None = None
 
     def iterations(self, atoms: np.ndarray, done: int = 0) -> Iterator[np.ndarray]:
         """Yield the atoms after every batch, for ever; `done` went before."""
         while True:
-            self._last = batch_step(self.read(self.batch(done)), atoms, self.weights, self.penalty)
+            self._last = batch_step(self.read(self.batch(done)), atoms, self.weights, self.penalty, self.device)
             atoms, self.weights = self._last.atoms, self._last.weights
             done += 1
             yield atoms
