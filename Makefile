@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all check format lint types build experiments benchmarks constraints clean
+.PHONY: demo test test-all check format lint types docs build examples experiments constraints clean
 
 demo: .venv/ready  ## run the main jobs at a small size
 	$(BIN)/cogd demo
@@ -13,7 +13,7 @@ test: .venv/ready  ## the fast tests
 test-all: .venv/ready  ## every test
 	$(BIN)/pytest
 
-check: lint types test build  ## the whole gate
+check: lint types test docs build  ## the whole gate
 
 format: .venv/ready
 	$(BIN)/ruff format .
@@ -26,10 +26,17 @@ lint: .venv/ready
 types: .venv/ready
 	$(BIN)/mypy
 
+docs: .venv/ready  ## the documentation, in build/docs
+	$(BIN)/mkdocs build --strict --quiet
+
 build: .venv/ready  ## wheel and sdist, and the wheel in an empty environment
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist . -q
 	.ci/try-wheel dist/*.whl
+
+examples: .venv/ready  ## what the documentation shows of the examples: pictures and what they print
+	for name in imaging pruning training optimization; do \
+		$(BIN)/python examples/$$name.py -o docs/examples/$$name.png > docs/examples/$$name.txt || exit 1; done
 
 experiments: .venv/ready  ## every table and figure of the paper that is implemented
 	for script in experiments/figure_*.py experiments/table_*.py; do [ ! -e $$script ] || $(BIN)/python $$script || exit 1; done

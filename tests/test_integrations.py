@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, cast
 
-import accelerate  # type: ignore[import-untyped]
+import accelerate
 import lightning
 import pytest
 from conformance import (

@@ -37,6 +37,7 @@ SIDE, REACH = 41, 3.0
 SEEDS = range(3)
 LEARNING_SECONDS = 25.0
 MISSING, CROP = 0.5, 256
+RESTORING_PENALTY = 0.02  # pixels that were seen hold no noise, so that codes may be many
 EPOCHS = 8
 MASK_EPOCHS, FINETUNING_EPOCHS = 10, 6
 BATCH = 256  # whose time is taken
@@ -107,6 +108,7 @@ def restore_photograph(folder: Path, advance: Advance) -> str:
         observed = np.broadcast_to(~hidden, photograph.shape)
         began = time.perf_counter()
         learner = ConvDictionaryLearner.load(folder / "dictionary.safetensors")
+        learner.penalty_ = RESTORING_PENALTY
         restored = learner.inpaint(photograph[:, None], observed=observed[:, None])[:, 0]
         settings = {"dictionary": "dictionary.safetensors", "missing": MISSING, "seed": 0, "penalty": learner.penalty_}
         seconds = time.perf_counter() - began

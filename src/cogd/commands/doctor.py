@@ -12,7 +12,7 @@ EXTRAS = {
     "dev": "work on CoGD itself: tests, types, lint",
     "docs": "building the documentation",
     "export": "writing and checking ONNX files",
-    "integrations": "the frameworks of examples/: Accelerate, Lightning",
+    "integrations": "the frameworks of examples/: Accelerate, Lightning, Transformers",
     "tensorboard": "cogd train --tensorboard",
 }
 

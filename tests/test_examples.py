@@ -1,0 +1,57 @@
+"""Every example runs, draws the picture that its page shows, and those with a framework stay short."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PAGES = ("imaging", "pruning", "training", "optimization")
+INTEGRATIONS = sorted(path.stem for path in EXAMPLES.glob("with_*.py"))
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run an example in an empty folder, as `python examples/NAME.py ARGUMENTS` does."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_example(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        return runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+
+    yield run_example
+    plt.close("all")
+
+
+def test_no_example_is_left_out():
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*PAGES, *INTEGRATIONS}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_s_example_draws_its_picture(name, run, tmp_path, capsys):
+    run(name, "--quick")
+    assert capsys.readouterr().out
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+# Lightning uses what PyTorch has deprecated; the Trainer pins memory for an accelerator that isn't there.
+@pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning")
+@pytest.mark.filterwarnings("ignore:The '.*dataloader' does not have many workers")
+@pytest.mark.parametrize("name", INTEGRATIONS)
+def test_an_integration_is_short_and_works(name, run, capsys):
+    assert len((EXAMPLES / f"{name}.py").read_text().splitlines()) < 40
+    run(name)
+    said = capsys.readouterr().out
+    assert "open gates" in said or "opened=" in said or "accuracy" in said
+
+
+def test_the_imaging_example_takes_a_photograph_of_one_s_own(run, tmp_path):
+    from PIL import Image
+    from skimage import data
+
+    Image.fromarray(data.astronaut()[:80, :100]).save(tmp_path / "photo.jpg")
+    run("imaging", "photo.jpg", "--quick")
+    assert (tmp_path / "imaging.png").exists()
