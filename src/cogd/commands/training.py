@@ -42,7 +42,7 @@ def train(
     Examples:
       cogd train                                               # a small network on 8x8 digits
       cogd train --epochs 3 --lr 0.05 --rule paper --order 2   # fields of the recipe
-      cogd train --data cifar10:data -o runs/plain --seeds 5 --at-once 5   # ResNet-18, five seeds on one GPU
+      cogd train --data cifar10:data --seeds 5 --at-once 5     # ResNet-18, five seeds on one GPU
       cogd train --data folder:photos.zip --no-flip --device cpu --json
     """
     from cogd.models import build
