@@ -27,7 +27,7 @@ types: .venv/ready
 	$(BIN)/mypy
 
 docs: .venv/ready  ## the documentation, in build/docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 build: .venv/ready  ## wheel and sdist, and the wheel in an empty environment
 	rm -rf dist
