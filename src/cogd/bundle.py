@@ -22,6 +22,11 @@ class Bundle:
 
     couplings: tuple[Coupling, ...]
 
+    @property
+    def holds(self) -> bool:
+        """Whether the shapes are still equal: removing channels changes them under a running optimizer."""
+        return len({(c.sparse.shape, c.partner.shape) for c in self.couplings}) == 1
+
     def sparse(self, values: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the blocks of what `values` says for each sparse tensor."""
         return _one_below_the_other([c.sparse_blocks(values(c.sparse)) for c in self.couplings])

@@ -114,7 +114,7 @@ class CoGD(Optimizer):
     def last_stats(self) -> list[ProjectionStats]:
         """What the last projection did, one entry per coupling that took part; reading it waits for the device."""
         stats = {
-            coupling: ProjectionStats(coupling.name, int(opened.sum()), coupling.size, float(size))
+            coupling: ProjectionStats(coupling.name, int(opened.sum()), opened.numel(), float(size))
             for bundle, gates, sizes in self._stats
             for coupling, opened, size in zip(bundle.couplings, bundle.apart(gates), sizes, strict=True)
         }
@@ -256,6 +256,8 @@ class CoGD(Optimizer):
 
     def _observe(self) -> list[Observation]:
         """Judge the gates and form the corrections at (x(t), A(t)) and their gradients."""
+        if not all(bundle.holds for bundle in self._bundles):
+            self._bundles[:] = bundled(self.couplings, self.param_groups)
         active = [found for bundle in self._bundles if (found := bundle.with_gradients()) is not None]
         refuse_sparse_gradients(coupling for bundle in active for coupling in bundle.couplings)
         seen = active if self._counts["cogd_projections"] else []

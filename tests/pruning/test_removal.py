@@ -9,7 +9,7 @@ from pruning import networks
 from torch import nn
 from torch.nn import functional as F
 
-from cogd import CoGD, couple_conv_norm
+from cogd import CoGD, bundle, couple_conv_norm
 from cogd.models import count_macs
 from cogd.pruning import Gates, Size, prunable_layers, remove_channels
 
@@ -110,14 +110,28 @@ def test_every_live_parameter_stays_in_the_optimizer():
     assert all(not torch.equal(parameter, old) for parameter, old in zip(parameters, before, strict=True))
 
 
-def test_a_coordinating_optimizer_goes_on_too():
+@pytest.mark.parametrize("rule", ["paper", "rollback"])
+def test_a_coordinating_optimizer_goes_on_as_if_its_couplings_were_computed_one_by_one(rule, monkeypatch):
+    together, opened = coordinated_through_a_removal(rule)
+    monkeypatch.setattr(bundle, "LARGEST", 0)
+    apart, opened_apart = coordinated_through_a_removal(rule)
+    torch.testing.assert_close(together, apart, rtol=1e-12, atol=1e-12)
+    assert opened == opened_apart
+    assert sum(opened) > 0
+
+
+def coordinated_through_a_removal(rule):
+    """Return the weights and the gates opened of a model that loses channels while CoGD trains it."""
     model, images, keep = closed("resnet", 0)
     couplings = couple_conv_norm(model)
-    optimizer = CoGD(torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), couplings, rule="paper")
+    base = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    strength: dict[str, Any] = {} if rule == "rollback" else {"scale": 1.0}
+    optimizer = CoGD(base, couplings, rule=rule, **strength)
     trained(model, images, optimizer, 3)
     remove_channels(model, keep, example_inputs=images, optimizer=optimizer)
     trained(model, images, optimizer, 3)
     assert couplings[1].size == len(keep["layer1.0.conv1"])
+    return model.state_dict(), [stat.opened for stat in optimizer.last_stats]
 
 
 def test_state_that_cannot_be_cut_is_refused_before_anything_changes():
