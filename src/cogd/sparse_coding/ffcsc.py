@@ -59,6 +59,10 @@ class FFCSC:
         """Return the objective of the feasible atoms and the sparse codes."""
         return model.objective(self.images, self.observed, self.atoms, self.codes, penalty)
 
+    def reconstruction(self) -> list[np.ndarray]:
+        """Return the images (C, H, W) that the feasible atoms and the sparse codes stand for."""
+        return list(model.reconstruct(self.atoms, self.codes).cpu().numpy())
+
     def weights(self, _n_atoms: int) -> np.ndarray:
         """Return the sum of every atom's squared codes, in float64."""
         return self.codes.double().square().sum((0, 2, 3)).cpu().numpy()
