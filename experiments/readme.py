@@ -1,18 +1,20 @@
-"""Put the committed results into README.md, between its begin and end marks.
+"""Put the committed results into README.md and the pages of docs/, between their begin and end marks.
 
 python experiments/readme.py           # after a results file has changed
-python experiments/readme.py --check   # fail if README.md differs from the results files; the tests run this
+python experiments/readme.py --check   # fail if a page differs from the results files; the tests run this
 """
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"<!-- begin (\w+) -->\n.*?<!-- end \1 -->", re.DOTALL)
 BASES = {"sgd": "SGD", "momentum": "Momentum", "adam": "Adam"}
 Row = dict[str, Any]
 
@@ -67,25 +69,29 @@ BLOCKS: dict[str, tuple[Callable[..., str], list[Path]]] = {
 
 
 def filled(text: str) -> str:
-    """Return the README's text with every block made anew."""
-    for name, (make, files) in BLOCKS.items():
+    """Return a page's text with every block made anew."""
+
+    def made(found: re.Match[str]) -> str:
+        make, files = BLOCKS[found[1]]
         block = make(*(json.loads(file.read_text()) for file in files))
-        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
-        if begin not in text or end not in text:
-            raise ValueError(f"README.md has no marks for {name!r}: {begin.strip()} and {end}.")
-        before, after = text.partition(begin)[0], text.partition(end)[2]
-        text = f"{before}{begin}{block}\n{end}{after}"
-    return text
+        return f"<!-- begin {found[1]} -->\n{block}\n<!-- end {found[1]} -->"
+
+    blocks = BLOCK.findall(text)
+    if len(blocks) != text.count("<!-- begin ") or len(blocks) != text.count("<!-- end "):
+        raise ValueError(f"a begin or end mark has no counterpart; whole blocks are {blocks}.")
+    return BLOCK.sub(made, text)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where README.md is stale")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 where a page is stale")
     options = parser.parse_args()
-    text = README.read_text()
-    if options.check and filled(text) != text:
-        sys.exit("README.md differs from the results files; run python experiments/readme.py")
-    README.write_text(filled(text))
+    stale = {page: new for page in PAGES if (new := filled(text := page.read_text())) != text}
+    if options.check and stale:
+        names = ", ".join(page.relative_to(ROOT).as_posix() for page in stale)
+        sys.exit(f"{names} differ from the results files; run python experiments/readme.py")
+    for page, text in stale.items():
+        page.write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,23 @@
-"""The documentation as it is built: nothing from elsewhere, formulas without scripts, files that pages link to."""
+"""The documentation as it is built: complete, nothing from elsewhere, and as a reader meets it in a browser."""
 
 import os
 import re
+import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from cogd.cli import app
 
 ROOT = Path(__file__).parents[1]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOOKS = runpy.run_path(str(ROOT / "docs/hooks.py"))
+PUBLIC = [home for module in HOOKS["PUBLIC"] for home in HOOKS["public_names"](module).values()]
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +49,40 @@ def test_results_files_are_in_the_site(site):
     committed = [path for folder in ("experiments", "benchmarks") for path in ROOT.glob(f"{folder}/results/*.json")]
     assert committed
     assert all((site / path.relative_to(ROOT)).read_text() == path.read_text() for path in committed)
+
+
+def test_every_public_name_is_in_the_reference(pages):
+    anchors = {anchor for text in pages.values() for anchor in re.findall(r'id="(cogd\.[\w.]+)"', text)}
+    assert len(PUBLIC) > 50
+    assert set(PUBLIC) - anchors == set()
+
+
+def test_every_command_is_on_the_page_of_the_command_line(pages):
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    assert "train" in group.commands
+    assert [name for name in group.commands if f'id="cogd-{name}"' not in pages["commands.html"]] == []
+
+
+def test_every_page_of_results_is_in_the_navigation(pages):
+    written = [f"results/{path.stem}.html" for path in (ROOT / "docs/results").glob("*.md")]
+    assert written
+    assert all(f'href="{page}"' in pages["index.html"] for page in written)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium")
+@pytest.mark.parametrize("width", [375, 1440])
+def test_pages_in_a_browser_ask_for_nothing_and_fit(site, width):
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'cogd[dev]'")
+    heard = list[str]()
+    with playwright.sync_playwright() as started:
+        sandbox = [] if os.geteuid() else ["--no-sandbox"]
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.on("console", lambda message: heard.append(message.text))
+        page.on("request", lambda request: heard.append(request.url) if "file:" not in request.url else None)
+        for name in ("index.html", "method.html", "when.html", "results/beale.html", "api/cogd.html", "commands.html"):
+            page.goto((site / name).as_uri())
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        browser.close()
+    assert heard == []
