@@ -24,22 +24,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 from torch.utils.data import DataLoader, Dataset
 
 from cogd.models import build, count_macs
 from cogd.provenance import provenance
 from cogd.training import Recipe, fit, read_recipe, recorded
-from cogd.training.augment import Augmentation
 from cogd.training.data.memory import Images, MemoryData
 from cogd.training.metrics import minimize
 from cogd.training.mps import side_by_side
 from cogd.training.placement import choose_placement
 from cogd.training.recorded import RecordedStep
 
+RULES, OTHERS = ("paper", "rollback"), ("graph", "tuned")
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 WARM_UP = 12  # steps of the plain loops
-PATIENCE = 120.0  # seconds that runs in other processes may take
+PATIENCE = 90.0  # seconds that runs in other processes may take
+LEAST = 15.0  # seconds that must be left for a contender to begin
 OBJECTIVE = minimize(torch.nn.CrossEntropyLoss())
 Figures = dict[str, Any]
 
@@ -48,8 +49,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--epochs", type=int, default=8, help="timed epochs of each contender (default 8)")
-    parser.add_argument("--at-once", type=int, nargs="+", default=[4, 8], help="so many runs at once (default 4 8)")
-    parser.add_argument("--seconds", type=float, default=240.0, help="begin no contender after so many (default 240)")
+    parser.add_argument("--at-once", type=int, nargs="+", default=[6, 3], help="so many runs at once (default 6 3)")
+    parser.add_argument("--seconds", type=float, default=240.0, help="how long all may take (default 240)")
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME", help="only these contenders")
     parser.add_argument("--quick", action="store_true", help="a tiny run that only shows that everything works")
     parser.add_argument("-o", "--output", type=Path, required=True)
@@ -63,50 +64,55 @@ def main() -> None:
 
 def measure(args: argparse.Namespace) -> None:
     """Run every contender and write the report anew after each."""
-    began = time.perf_counter()
+    began = time.monotonic()
+    config = {key: value for key, value in vars(args).items() if key != "output"}
+    args.deadline = began + args.seconds
     recorded.compiled = functools.cache(recorded.compiled)  # one compilation for contenders that are alike
     rate = matrix_rate(args.device)
     work = 6 * count_macs(build(args.model, 10), torch.zeros(1, 3, 32, 32))  # 2 operations; forward and twice backward
-    config = {key: value for key, value in vars(args).items() if key != "output"}
     report: Figures = {"config": config | {"data": "random bytes"}, **provenance(args.device), "matrix_rate": rate}
-    report |= {"operations_per_image": work, "results": {}}
+    report |= {"operations_per_image": work, "results": {}, "not_measured": {}}
     for name, contender in contenders(args).items():
         if args.only and name not in args.only:
             continue
-        report["results"][name] = result = attempt(contender, began, args.seconds)
-        if "images_per_second" in result:
-            result["fraction_of_matrix_rate"] = result["images_per_second"] * work / rate
+        figures = attempt(contender, args.deadline)
+        if "images_per_second" in figures:
+            figures["fraction_of_matrix_rate"] = figures["images_per_second"] * work / rate
+        report["results" if "images_per_second" in figures else "not_measured"][name] = figures
         report["cogd_overhead"] = overhead(report["results"])
         args.output.write_text(json.dumps(report, indent=1) + "\n")
-        print(f"{time.perf_counter() - began:5.0f} s  {name}: {result}", flush=True)
+        print(f"{time.monotonic() - began:5.0f} s  {name}: {figures}", flush=True)
 
 
-def attempt(contender: Callable[[], Figures], began: float, seconds: float) -> Figures:
+def attempt(contender: Callable[[], Figures], deadline: float) -> Figures:
     """Return the contender's figures, or what became of it."""
-    here = time.perf_counter()
-    if here - began > seconds:
-        return {"left_out": f"{seconds:.0f} s were over"}
+    here = time.monotonic()
+    if deadline - here < LEAST:
+        return {"left_out": "the time was over"}
     try:
         figures = contender()
     except Exception as error:  # noqa: BLE001 - it is in the report; the others' figures count
         figures = {"failed": f"{type(error).__name__}: {error}"[:2000]}
-    return figures | {"seconds_in_all": time.perf_counter() - here}
+    return figures | {"seconds_in_all": time.monotonic() - here}
 
 
 def contenders(args: argparse.Namespace) -> dict[str, Callable[[], Figures]]:
     """Return what is measured, by name."""
-    on_gpu = args.device.startswith("cuda")
+    on_gpu, most = args.device.startswith("cuda"), args.at_once[0]
     found: dict[str, Callable[[], Figures]] = {"cogd": lambda: alone(args, recipe_of(args))}
-    for rule in ("paper", "rollback"):
+    for rule in RULES:
         found[f"cogd, rule {rule}"] = functools.partial(alone, args, recipe_of(args, rule=rule))
+    found["cogd, again"] = found["cogd"]
     if on_gpu:
-        found |= {f"cogd, {n} streams": functools.partial(streams, args, n) for n in args.at_once}
+        found[f"cogd, {most} streams"] = lambda: streams(args, most)
     found["plain loop"] = lambda: plain_loop(args, compiled=False)
     if on_gpu:
         found["plain loop, compiled"] = lambda: plain_loop(args, compiled=True)
-    found |= {f"cogd, {n} processes": functools.partial(processes, args, n) for n in args.at_once}
+    for n in args.at_once:
+        found[f"cogd, {n} processes"] = functools.partial(processes, args, n)
     if on_gpu:
-        found["cogd, tuned"] = lambda: alone(args, recipe_of(args, compile="tuned"))
+        found |= {f"cogd, {n} streams": functools.partial(streams, args, n) for n in args.at_once[1:]}
+        found |= {f"cogd, {kind}": functools.partial(alone, args, recipe_of(args, compile=kind)) for kind in OTHERS}
     return found
 
 
@@ -117,12 +123,10 @@ def recipe_of(args: argparse.Namespace, **fields: Any) -> Recipe:
 
 def overhead(results: Figures) -> dict[str, float]:
     """Return what a rule adds to a whole epoch: its projection, and reading what that did."""
-    found = {}
-    for rule in ("paper", "rollback"):
-        mine, plain = (results.get(name, {}).get("seconds_per_epoch") for name in (f"cogd, rule {rule}", "cogd"))
-        if mine and plain:
-            found[rule] = mine / plain - 1
-    return found
+    seconds = {name: result["seconds_per_epoch"] for name, result in results.items() if "seconds_per_epoch" in result}
+    plain = [seconds[name] for name in ("cogd", "cogd, again") if name in seconds]
+    timed = {rule: seconds[name] for rule in RULES if (name := f"cogd, rule {rule}") in seconds}
+    return {rule: mine / statistics.mean(plain) - 1 for rule, mine in timed.items()} if plain else {}
 
 
 @functools.cache
@@ -202,7 +206,7 @@ def processes(args: argparse.Namespace, count: int) -> Figures:
         for run in runs:
             run.start()
         try:
-            times = answers(results, runs)
+            times = answers(results, runs, min(PATIENCE, args.deadline - time.monotonic()))
             for run in runs:
                 run.join(timeout=10)
         finally:
@@ -213,15 +217,17 @@ def processes(args: argparse.Namespace, count: int) -> Figures:
     return {"images_per_second": speed, "spread_of_ends": max(ended) - min(ended), "not_side_by_side": obstacle}
 
 
-def answers(results: Any, runs: list[Any]) -> list[tuple[float, float, int]]:
+def answers(results: Any, runs: list[Any], seconds: float) -> list[tuple[float, float, int]]:
     """Return what each of the runs says, unless one fails or they take too long."""
-    began, found = time.perf_counter(), list[tuple[float, float, int]]()
+    began, found = time.monotonic(), list[tuple[float, float, int]]()
     while len(found) < len(runs):
         try:
             found.append(results.get(timeout=0.5))
         except queue.Empty:
-            if any(run.exitcode for run in runs) or time.perf_counter() - began > PATIENCE:
-                raise RuntimeError(f"failed or too slow; exit codes {[run.exitcode for run in runs]}") from None
+            if any(run.exitcode for run in runs):
+                raise RuntimeError(f"failed; exit codes {[run.exitcode for run in runs]}") from None
+            if time.monotonic() - began > seconds:
+                raise TimeoutError(f"not done within {seconds:.0f} s") from None
     return found
 
 
@@ -239,32 +245,33 @@ def one_of_several(args: argparse.Namespace, seed: int, barrier: Any, results: A
 
 
 class AugmentedBytes(Dataset[tuple[Tensor, int]]):
-    """One image at a time, augmented in a worker, as in the usual CIFAR-10 script."""
+    """One image at a time, cropped, flipped and cut out in a worker, as in the usual CIFAR-10 script."""
 
-    def __init__(self, data: MemoryData, augmentation: Augmentation):
-        self.images, self.augmentation = data.train, augmentation
-        self.mean, self.std = (torch.tensor(values).view(3, 1, 1) for values in (data.mean, data.std))
+    def __init__(self, images: Images):
+        self.images = images
+        self.mean, self.std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        pixels = self.images.pixels[index : index + 1]
-        draws = self.augmentation.draw(1, *pixels.shape[2:])
-        return self.augmentation.apply(pixels, draws, self.mean, self.std)[0], int(self.images.labels[index])
+        upper, left, row, column, mirrored = (torch.rand(5) * torch.tensor([9, 9, 32, 32, 2])).int().tolist()
+        piece = pad(self.images.pixels[index], (4, 4, 4, 4))[:, upper : upper + 32, left : left + 32]
+        image = ((piece.flip(2) if mirrored else piece) / 255 - self.mean) / self.std
+        image[:, max(0, row - 8) : row + 8, max(0, column - 8) : column + 8] = 0.0
+        return image, int(self.images.labels[index])
 
 
 def plain_loop(args: argparse.Namespace, compiled: bool, seconds: float = 6.0) -> Figures:
-    """Time a DataLoader, a model, a loss and SGD, without anything of ours but the augmentation."""
+    """Time a DataLoader, a model, a loss and SGD, without anything of ours."""
     recipe, device = recipe_of(args), torch.device(args.device)
     on_gpu, bfloat16 = device.type == "cuda", choose_placement(device, recipe).precision == "bfloat16"
-    images = AugmentedBytes(random_images(args.images), Augmentation(recipe.crop, recipe.flip, recipe.cutout))
+    images = AugmentedBytes(random_images(args.images).train)
     how: Figures = {"num_workers": min(len(os.sched_getaffinity(0)), 16), "pin_memory": on_gpu}
     loader = DataLoader(images, recipe.batch_size, True, drop_last=True, persistent_workers=True, **how)
     model = network(args).to(device)
     call: Any = torch.compile(model) if compiled else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-
     batches = itertools.chain.from_iterable(itertools.repeat(loader))
 
     def step() -> Tensor:

@@ -113,11 +113,11 @@ class CoGD(Optimizer):
     @property
     def last_stats(self) -> list[ProjectionStats]:
         """What the last projection did, one entry per coupling that took part; reading it waits for the device."""
-        stats = {
-            coupling: ProjectionStats(coupling.name, int(opened.sum()), opened.numel(), float(size))
-            for bundle, gates, sizes in self._stats
-            for coupling, opened, size in zip(bundle.couplings, bundle.apart(gates), sizes, strict=True)
-        }
+        stats = {}
+        for bundle, gates, sizes in self._stats:
+            apart = bundle.apart(gates)
+            for coupling, opened, size in zip(bundle.couplings, apart.sum(1).tolist(), sizes.tolist(), strict=True):
+                stats[coupling] = ProjectionStats(coupling.name, opened, apart.shape[1], size)
         return [stats[coupling] for coupling in self.couplings if coupling in stats]
 
     @property
