@@ -1,6 +1,8 @@
 """The commands, on files as users have them, and the files that cannot be used."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,13 @@ from cogd.cli import app
 from cogd.sparse_coding.learner import ConvDictionaryLearner
 from cogd.sparse_coding.pictures import picture_folder, read_picture, tiling, write_picture
 
-USAGE = ("either --holes", "between 0 and 1; got 1.5", "penalty must be", "--penalty must be a number")
+USAGE = (
+    "either --holes",
+    "must end in one of",
+    "between 0 and 1; got 1.5",
+    "penalty must be",
+    "--penalty must be a number",
+)
 
 
 def run(*arguments):
@@ -37,6 +45,19 @@ def dictionary(folder, tmp_path):
     )
     assert result.exit_code == 0, result.output
     return path
+
+
+def test_a_restored_picture_and_its_dictionary_go_into_a_report(folder, dictionary, tmp_path):
+    out = tmp_path / "restored" / "p.png"
+    done = run("inpaint", folder / "0.png", "-d", dictionary, "-o", out, "--missing", 0.4, "--results")
+    assert done.exit_code == 0, done.output
+    Path(dictionary).rename(out.with_name("d.safetensors"))
+    assert run("report", out.parent, "-o", tmp_path / "r.html").exit_code == 0
+    text = (tmp_path / "r.html").read_text()
+    assert re.search(r"0.png: \d+% of the pixels filled in, PSNR", text)
+    assert text.count('type="range"') == 2
+    assert "<span>inpaint</span>" in text
+    assert "<span>learn</span>" in text
 
 
 def test_learn_reports_and_leaves_out_other_files(folder, tmp_path):
@@ -167,7 +188,7 @@ def test_what_cannot_be_used_is_one_line(folder, dictionary, tmp_path, monkeypat
         (("inpaint", photo, *common, "--holes", tmp_path / "black.png"), "nowhere white"),
         (("inpaint", photo, *common, "--missing", 0.5, "--penalty", 0), "penalty must be"),
         (("inpaint", photo, "-d", photo, "-o", out, "--missing", 0.5), "damaged or no safetensors"),
-        (("inpaint", photo, "-d", dictionary, "-o", tmp_path / "o.xyz", "--missing", 0.5), "suffix of a picture"),
+        (("inpaint", photo, "-d", dictionary, "-o", tmp_path / "o.xyz", "--missing", 0.5), "must end in one of"),
         (("learn", tmp_path / "nowhere"), "there is no folder"),
         (("learn", tmp_path / "empty"), "holds no picture"),
         (("learn", folder, "--penalty", "high"), "--penalty must be a number"),

@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cogd.commands.conventions import Answer, add
+from cogd.commands.conventions import FIGURES, Answer, add, ready_to_write
 from cogd.commands.errors import usage_errors
-
-FIGURES = (".png", ".svg", ".pdf")
 
 
 class RuleName(StrEnum):
@@ -51,8 +49,7 @@ def beale(
         raise typer.BadParameter("--start and --grid exclude each other: one start, or a grid of them.")
     if start and not all(map(math.isfinite, start)):
         raise typer.BadParameter(f"--start takes two finite numbers; got {start[0]} {start[1]}.")
-    if output.suffix not in FIGURES:
-        raise typer.BadParameter(f"-o {output} must end in one of {', '.join(FIGURES)}.")
+    ready_to_write(output, FIGURES)
     from rich.console import Group
 
     from cogd import toy, toy_report

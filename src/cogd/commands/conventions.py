@@ -5,10 +5,11 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,6 +33,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Of everything random: the same s
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result alone: no progress, no notes.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+FIGURES = (".png", ".svg", ".pdf")
 COMMON = {"quiet": Quiet, "as_json": AsJson, "debug": Debug}
 
 
@@ -81,6 +83,20 @@ def show(answer: Answer, as_json: bool) -> None:
         from rich.console import Console
 
         Console().print(answer.shown)
+
+
+def ready_to_write(output: Path, suffixes: Collection[str] = ()) -> None:
+    """Make an output's folder; refuse before the work what could not be written after it."""
+    if suffixes and output.suffix.lower() not in suffixes:
+        raise typer.BadParameter(f"-o {output} must end in one of {', '.join(suffixes)}.")
+    if output.is_dir():
+        raise typer.BadParameter(f"-o {output} is a folder; name a file.")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(output if output.exists() else output.parent, os.W_OK):
+            raise PermissionError("it may not be written")
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write -o {output}: {error.strerror or error}.") from error
 
 
 def note(message: str, quiet: bool) -> None:

@@ -1,5 +1,6 @@
 """What went wrong, as one paragraph on stderr and an exit code: 1 failed, 2 usage, 130 interrupted."""
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -44,8 +45,10 @@ class Commands(TyperGroup):
     """The commands; what cannot be parsed is one paragraph that says where help is."""
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **settings: Any) -> Any:
+        words = sys.argv[1:] if args is None else args
+        said = shlex.join(["cogd", *words])  # commands find it as context.obj
         try:
-            code = super().main(args, *rest, **{**settings, "standalone_mode": False})
+            code = super().main(args, *rest, **{"obj": said, **settings, "standalone_mode": False})
         except UsageError as error:
             where = f" `{error.ctx.command_path} --help` says more." if error.ctx else ""
             tell(f"error: {error.format_message().removeprefix('Invalid value: ')}{where}")

@@ -1,11 +1,12 @@
 """`cogd inpaint`, `denoise` and `reconstruct`: a picture in, a picture of the same kind out."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cogd.commands.conventions import Answer, Seed, add
+from cogd.commands.conventions import Answer, Seed, add, ready_to_write
 from cogd.commands.errors import usage_errors
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ Figure = Annotated[Path | None, typer.Option(help="Draw before and after beside 
 
 
 def inpaint(
+    context: typer.Context,
     photo: Photo,
     output: Output,
     dictionary: Dictionary = None,
@@ -33,6 +35,9 @@ def inpaint(
     ] = None,
     penalty: Penalty = None,
     figure: Figure = None,
+    results: Annotated[
+        bool, typer.Option("--results", help="Also leave what `cogd report` needs, beside the output.")
+    ] = False,
     seed: Seed = 0,
 ) -> Answer:
     """Fill in the missing pixels of a picture.
@@ -42,17 +47,34 @@ def inpaint(
     Examples:
       cogd inpaint photo.png -o filled.png --holes scratches.png
       cogd inpaint photo.png -o trial.png --missing 0.5            # with PSNR
+      cogd inpaint photo.png -o restored/p.png --missing 0.5 --results   # then: cogd report restored
       cogd inpaint photo.png -o filled.png --holes scratches.png -d dict.safetensors --figure both.png
     """
     from cogd.sparse_coding.figures import before_and_after
-    from cogd.sparse_coding.pictures import read_picture, write_picture
+    from cogd.sparse_coding.pictures import SUFFIXES, read_picture, write_picture
+    from cogd.sparse_coding.results import write_inpainting
 
+    ready_to_write(output, SUFFIXES)
     picture = read_picture(photo)
     hidden = _hidden_pixels(picture, holes, missing, seed)
     observed = ~hidden[None].repeat(len(picture), axis=0)
     learner, together = _load_for(dictionary, picture, penalty)
+    chosen = {"holes": str(holes)} if missing is None else {"missing": missing, "seed": seed}
+    began = time.perf_counter()
     filled = learner.inpaint(together(picture), observed=together(observed)).reshape(picture.shape)
-    write_picture(output, filled)
+    if results:
+        write_inpainting(
+            output,
+            filled,
+            hidden,
+            {"photo": str(photo), "dictionary": str(dictionary or "shipped"), "penalty": learner.penalty_, **chosen},
+            name=photo.name,
+            original=None if missing is None else picture,
+            seconds=time.perf_counter() - began,
+            command=context.obj,
+        )
+    else:
+        write_picture(output, filled)
     if figure is not None:
         before_and_after(picture, filled, figure, hidden)
     said = f"{output}: {hidden.mean():.1%} of {picture.shape[2]} x {picture.shape[1]} pixels filled in"
@@ -79,8 +101,9 @@ def denoise(
     """
     from cogd.sparse_coding.checks import check_noise
     from cogd.sparse_coding.figures import before_and_after
-    from cogd.sparse_coding.pictures import read_picture, write_picture
+    from cogd.sparse_coding.pictures import SUFFIXES, read_picture, write_picture
 
+    ready_to_write(output, SUFFIXES)
     picture = read_picture(photo)
     learner, together = _load_for(dictionary, picture, None)
     with usage_errors():
@@ -105,8 +128,9 @@ def reconstruct(photo: Photo, output: Output, dictionary: Dictionary = None, pen
     """
     import numpy as np
 
-    from cogd.sparse_coding.pictures import read_picture, write_picture
+    from cogd.sparse_coding.pictures import SUFFIXES, read_picture, write_picture
 
+    ready_to_write(output, SUFFIXES)
     picture = read_picture(photo)
     learner, together = _load_for(dictionary, picture, penalty)
     made = learner.reconstruct(together(picture)).reshape(picture.shape)

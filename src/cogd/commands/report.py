@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cogd.commands.conventions import Answer, Quiet, add, note
+from cogd.commands.conventions import Answer, Quiet, add, note, ready_to_write
 
 
 def report(
@@ -28,6 +28,7 @@ def report(
     """
     from cogd.report import write_report
 
+    ready_to_write(output, (".html", ".htm"))
     left_out = write_report(runs, output, title)
     for reason in left_out:
         note(f"left out: {reason}", quiet)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cogd.commands.conventions import Answer, Quiet, Seed, add, note
+from cogd.commands.conventions import FIGURES, Answer, Quiet, Seed, add, note, ready_to_write
 from cogd.commands.errors import INTERRUPTED, usage_errors
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ Output = Annotated[Path, typer.Option("-o", "--output", help="Where to write.")]
 
 
 def learn(
+    context: typer.Context,
     folder: Annotated[Path, typer.Argument(help="A folder of pictures.")],
     output: Output = Path("dict.safetensors"),
     atoms: Annotated[int, typer.Option(help="How many atoms.")] = 100,
@@ -48,6 +49,7 @@ def learn(
 
     with usage_errors():
         weight: float | Literal["auto"] = "auto" if penalty == "auto" else _number(penalty)
+    ready_to_write(output)
     pictures, left_out = picture_folder(folder, colour)
     for reason in left_out:
         note(f"left out {reason}", quiet)
@@ -68,7 +70,7 @@ def learn(
         if not getattr(learner, "history_", None):
             raise
         note("interrupted; the same command goes on from here", quiet)
-    learner.save(output)
+    learner.save(output, command=context.obj)
     return _what_was_learned(learner, len(pictures), output)
 
 
@@ -87,6 +89,7 @@ def show(
     from cogd.sparse_coding.figures import dictionary_figure
     from cogd.sparse_coding.learner import ConvDictionaryLearner
 
+    ready_to_write(output, FIGURES)
     learner = ConvDictionaryLearner.load(dictionary)
     dictionary_figure(learner, output)
     count, channels, height, width = learner.dictionary_.shape

@@ -1,10 +1,12 @@
 """Beale's function: the paths on its contours, and from which shares of the starts coordination changed the end."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 
 from cogd import toy, toy_report
 from cogd.report.blocks import Block, Chart, Charts, Key, Origin, Section, Table, shown
@@ -14,9 +16,9 @@ from cogd.report.drawing import INK, MUTED, PAPER, SERIES, bars, bars_size, char
 
 Path = Sequence[Point]
 
-VERDICTS = {"lower": 2, "same": 5, "higher": 1}  # the final value with CoGD, and the series whose colour it has
+VERDICTS = {"lower": 2, "the same": 5, "higher": 1}  # the final value with CoGD, and the series whose colour it has
 PRINTED = {"rule": "descent", "order": 1, "scale": 1e-3}
-LEVELS = np.geomspace(2.5, 1e4, 16)
+LEVELS = np.geomspace(2.5, 1e4, 18)
 
 
 def sections(found: Sequence[Results]) -> list[Section]:
@@ -37,13 +39,13 @@ def _section(results: Results) -> Section:
     if followed:
         window = _window([point for pair in followed.values() for path in pair for point in path])
         panels = [_paths(_label(name), *pair, window) for name, pair in followed.items()]
-        caption = "Paths on the contours of F. Circles: starts; stars: the two minima; dots: where the paths end."
+        caption = "Paths on the contours of F, darker where it is lower. Circle: start; stars: minima; dots: ends."
         blocks.append(Charts(panels, caption, [Key("without CoGD", 0, dash(0)), Key("with CoGD", 1, dash(1))]))
     if compared:
         blocks.append(shares_chart(compared, "Ends of the paths from a grid of starts, with CoGD against without."))
     if followed:
         blocks.append(_endings(followed))
-    return Section("Beale's function", _verdict(compared), blocks, [origin(results)])
+    return Section("Beale's function", _verdict(compared), blocks, [origin(results)], _headline(compared))
 
 
 def _settings_section(results: Results) -> Section:
@@ -70,7 +72,8 @@ def shares_chart(shares: Mapping[str, Shares], caption: str) -> Charts:
     parts = {name: (s.improved, s.unchanged, s.worsened) for name, s in shares.items()}
 
     def draw(axes: Axes) -> None:
-        bars(axes, parts, list(VERDICTS.values()), [VERDICTS["same"]])
+        notes = [f"{s.improved:.1%} lower, {s.worsened:.1%} higher" for s in shares.values()]
+        bars(axes, parts, list(VERDICTS.values()), [VERDICTS["the same"]], notes)
         axes.set(xlim=(0, 1), xticks=[0, 0.25, 0.5, 0.75, 1])
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
 
@@ -79,7 +82,9 @@ def shares_chart(shares: Mapping[str, Shares], caption: str) -> Charts:
         for name, s in shares.items()
     )
     panel = chart("Shares of the starts", f"{words}.", draw, bars_size(len(shares)))
-    return Charts([panel], caption, [Key(f"F ends {v}", series, "bar", v == "same") for v, series in VERDICTS.items()])
+    return Charts(
+        [panel], caption, [Key(f"F ends {v}", series, "bar", v == "the same") for v, series in VERDICTS.items()]
+    )
 
 
 def origin(results: Results) -> Origin:
@@ -111,17 +116,18 @@ def _paths(label: str, plain: Path, coordinated: Path, window: tuple[Point, Poin
 
     start, end, other_end = (f"({x1:.2f}, {x2:.2f})" for x1, x2 in (plain[0], plain[-1], coordinated[-1]))
     return chart(
-        label, f"{label} goes from {start} to {end} without CoGD and to {other_end} with it.", draw, (3.4, 3.2)
+        label, f"{label} goes from {start} to {end} without CoGD and to {other_end} with it.", draw, (3.2, 3.0)
     )
 
 
 def _contours(axes: Axes, window: tuple[Point, Point]) -> None:
     x1, x2 = np.meshgrid(*(np.linspace(low, high, 120) for low, high in window))
     values = toy.objective(torch.from_numpy(x1), torch.from_numpy(x2)).numpy()
-    axes.contour(x1, x2, values, LEVELS, colors=MUTED, linewidths=0.5, alpha=0.55)
-    axes.plot(
-        *toy.minima().T.numpy(), "*", color=SERIES[4], markeredgecolor=INK, markeredgewidth=0.6, markersize=10, zorder=4
-    )
+    depth = np.linspace(0.34, 0.0, len(LEVELS) - 1)
+    axes.contourf(x1, x2, values, LEVELS, colors=[to_rgba(SERIES[0], alpha) for alpha in depth])
+    axes.contour(x1, x2, values, LEVELS, colors=MUTED, linewidths=0.5, alpha=0.45)
+    star: dict[str, Any] = {"markeredgecolor": INK, "markeredgewidth": 0.6, "markersize": 11, "zorder": 2.5}
+    axes.plot(*toy.minima().T.numpy(), "*", color=SERIES[4], **star)
     axes.grid(visible=False)
 
 
@@ -148,6 +154,11 @@ def _verdict(compared: Mapping[str, Shares]) -> str:
     least = min(shares.unchanged for shares in compared.values())
     changed = "; ".join(f"{name}: {s.improved:.1%} lower, {s.worsened:.1%} higher" for name, s in compared.items())
     return f"At least {least:.0%} of the starts end at the same value with CoGD as without. {changed}."
+
+
+def _headline(compared: Mapping[str, Shares]) -> str:
+    least = min((shares.unchanged for shares in compared.values()), default=None)
+    return "" if least is None else f"{least:.0%} of the starts or more end the same"
 
 
 def _chosen(rows: Sequence[BealeRow], optimizer: str) -> dict[str, BealeRow]:

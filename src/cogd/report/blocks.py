@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeAlias
 from markupsafe import Markup
 
 ABSENT = "-"  # in a table, for a number that there is not
+HALF = 500  # pixels, about half of the page
 Block: TypeAlias = "Charts | Sliders | Picture | Table"
 
 
@@ -27,16 +28,22 @@ class Chart:
     title: str
     svg: Markup
     alt: str
+    wide: bool = False
 
 
 @dataclass(frozen=True)
 class Charts:
     """Drawings side by side that share a legend."""
 
+    beside: ClassVar[int] = 1  # so many blocks fit beside it
     template: ClassVar[str] = "charts"
     panels: Sequence[Chart]
     caption: str
     legend: Sequence[Key] = ()
+
+    @property
+    def wide(self) -> bool:
+        return len(self.panels) > 1 or any(panel.wide for panel in self.panels)
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,13 @@ class Slider:
 class Sliders:
     """Sliders side by side."""
 
+    beside: ClassVar[int] = 2
     template: ClassVar[str] = "sliders"
     sliders: Sequence[Slider]
+
+    @property
+    def wide(self) -> bool:
+        return len(self.sliders) > 1
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,8 @@ class Picture:
     """A picture whose pixels are shown as squares."""
 
     template: ClassVar[str] = "picture"
+    beside: ClassVar[int] = 2
+    wide: ClassVar[bool] = False
     image: str
     alt: str
     caption: str
@@ -75,10 +89,17 @@ class Picture:
 class Table:
     """Rows of text; the first cell of each names it."""
 
+    beside: ClassVar[int] = 1
     template: ClassVar[str] = "table"
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+
+    @property
+    def wide(self) -> bool:
+        """Whether it needs more than half of the page: about 7 pixels a character, 20 between columns."""
+        widest = [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]
+        return sum(7 * min(characters, 50) + 20 for characters in widest) > HALF
 
 
 @dataclass(frozen=True)
@@ -104,6 +125,18 @@ class Section:
     verdict: str
     blocks: Sequence[Block]
     origins: Sequence[Origin]
+    headline: str = ""  # the result in a few words, for the overview
+
+    @property
+    def rows(self) -> list[list[Block]]:
+        """The blocks as they lie on a wide screen: a wide one alone, others in two columns, the first on the left."""
+        rows: list[list[Block]] = []
+        for block in self.blocks:
+            if not block.wide and rows and not rows[-1][0].wide and len(rows[-1]) <= rows[-1][0].beside:
+                rows[-1].append(block)
+            else:
+                rows.append([block])
+        return rows
 
 
 def shown(settings: dict[str, Any], prefix: str = "") -> dict[str, str]:

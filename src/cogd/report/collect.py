@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from cogd.pruning.artefact import RECIPE, WEIGHTS
 from cogd.report import documents
 from cogd.sparse_coding import ConvDictionaryLearner
-from cogd.sparse_coding.storage import DICTIONARY
+from cogd.sparse_coding.storage import DICTIONARY, read_dictionary
 
 SKIPPED = ("checkpoints", "__pycache__")
 KNOWN = "finished or running trainings, pruned networks, dictionaries (.safetensors) and results files (.json)"
@@ -109,11 +109,16 @@ def _read_pruning(folder: Path) -> documents.PruningRun:
     )
 
 
-def _read_dictionary(path: Path) -> ConvDictionaryLearner:
+def _read_dictionary(path: Path) -> documents.SavedDictionary:
     with contextlib.suppress(SafetensorError, OSError), safe_open(path, "numpy") as file:
         if (file.metadata() or {}).get("format") != DICTIONARY:
             raise UnknownResultsError(f"{str(path)!r} holds tensors, but no dictionary.")
-    return ConvDictionaryLearner.load(path)
+    learner, about = ConvDictionaryLearner.load(path), read_dictionary(path)[2]
+    versions = {"cogd": about.get("cogd")}  # all that files of version 0.1 say
+    saved: documents.SavedDictionary = checked(
+        documents.SavedDictionary, {"versions": versions, **about, "learner": learner}, path
+    )
+    return saved
 
 
 def _document(path: Path, content: Any) -> Results:

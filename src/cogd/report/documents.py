@@ -76,10 +76,18 @@ class InpaintedPicture(BaseModel):
     name: str
     holes: str  # white where the picture is missing
     restored: str
+    original: str | None = None
     missing: float  # share of the pixels
     seconds: float | None = None
     psnr: float | None = None  # on the hidden pixels, where what they hide is known
     ssim: float | None = None
+
+
+class SavedDictionary(Document):
+    """What a dictionary's file says beside its atoms, and the learner that it makes."""
+
+    learner: Any
+    settings: dict[str, Any]
 
 
 class SparseCoding(Document):
@@ -125,7 +133,7 @@ class PruningLatency(BaseModel):
     conditions: dict[str, Any]
     seconds: dict[str, Spread]
     speedup: Spread
-    findings: list[str]
+    findings: Annotated[list[str], Field(min_length=1)]
 
 
 class PruningReport(BaseModel):
@@ -137,6 +145,7 @@ class PruningReport(BaseModel):
     metrics: dict[str, dict[str, float]]
     channels: Annotated[dict[str, tuple[int, int]], Field(min_length=1)]  # kept, of
     latency: PruningLatency | None = None
+    command: str | None = None
 
 
 class PrunedNetwork(Document):

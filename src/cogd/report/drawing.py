@@ -22,6 +22,7 @@ from cogd.report.blocks import Chart
 
 INK, MUTED, LINE, PAPER = "#010101", "#020202", "#030303", "#040404"
 SERIES = tuple(f"#0505{i:02x}" for i in range(8))
+WIDTH = 4.2  # inches, of a drawing that takes half of the page; all then have letters of one size
 DASHES = ("", "5 2", "1.5 1.5", "6 2 1.5 2", "9 3", "3 3", "1 3", "8 2 2 2")
 VARIABLES = {INK: "ink", MUTED: "muted", LINE: "line", PAPER: "paper"} | {
     c: f"series-{i}" for i, c in enumerate(SERIES)
@@ -30,8 +31,10 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
     "axes.unicode_minus": True,
-    "font.size": 9.5,
-    "axes.labelsize": 9.5,
+    "font.size": 8.6,
+    "axes.labelsize": 8.6,
+    "xtick.labelsize": 8.6,
+    "ytick.labelsize": 8.6,
     "text.color": INK,
     "axes.labelcolor": MUTED,
     "axes.edgecolor": LINE,
@@ -54,16 +57,22 @@ STYLE: dict[Any, Any] = {
 _numbers = itertools.count()
 
 
-def chart(title: str, alt: str, draw: Callable[[Axes], None], size: tuple[float, float] = (4.4, 3.1)) -> Chart:
+def chart(title: str, alt: str, draw: Callable[[Axes], None], size: tuple[float, float] = (WIDTH, 2.9)) -> Chart:
     """Return what `draw` draws on fresh axes."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure.add_subplot())
-        return Chart(title, _inlined(figure), alt)
+        return Chart(title, _inlined(figure), alt, wide=size[0] > WIDTH)
 
 
-def bars(axes: Axes, values: Mapping[str, Sequence[float]], series: Sequence[int], faint: Sequence[int] = ()) -> None:
-    """Draw a horizontal bar for each name, above it the name, of parts in the colours of their series."""
+def bars(
+    axes: Axes,
+    values: Mapping[str, Sequence[float]],
+    series: Sequence[int],
+    faint: Sequence[int] = (),
+    notes: Sequence[str] = (),
+) -> None:
+    """Draw a horizontal bar for each name, of parts in the colours of their series; above it the name and its note."""
     for row, (name, parts) in enumerate(values.items()):
         left = 0.0
         for part, colour in zip(parts, series, strict=True):
@@ -71,13 +80,16 @@ def bars(axes: Axes, values: Mapping[str, Sequence[float]], series: Sequence[int
             axes.barh(row, part, 0.4, left, color=SERIES[colour % len(SERIES)], alpha=alpha)
             left += part
         axes.text(0, row - 0.27, name, va="bottom", clip_on=True)
+        if notes:
+            right = axes.get_yaxis_transform()
+            axes.text(1, row - 0.27, notes[row], va="bottom", ha="right", color=MUTED, transform=right)
     axes.set(ylim=(len(values) - 0.6, -0.75), yticks=[])
     axes.grid(visible=False, axis="y")
 
 
 def bars_size(count: int) -> tuple[float, float]:
     """Return the size of a drawing of so many bars."""
-    return (4.8, 0.5 + 0.46 * count)
+    return (WIDTH, 0.5 + 0.44 * count)
 
 
 def dash(series: int) -> str:

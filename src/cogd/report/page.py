@@ -17,10 +17,10 @@ from cogd.report.collect import Results, collect
 from cogd.training.files import write_atomically
 
 MAKERS = {  # in the order of the page
-    "beale": beale.sections,
-    "beale settings": beale.settings_sections,
     "inpainting": imaging.inpainting_sections,
     "dictionary": imaging.dictionary_sections,
+    "beale": beale.sections,
+    "beale settings": beale.settings_sections,
     "training": training.sections,
     "pruned network": pruning.network_sections,
     "pruning": pruning.run_sections,
@@ -80,4 +80,4 @@ def _asset(name: str) -> str:
 
 def _numeric(cell: str) -> bool:
     """Return whether a cell is to be aligned as a number."""
-    return cell[:1].isdigit() or cell[:1] in "+-"
+    return cell[:1].isdigit() or cell[:1] in "+-−"

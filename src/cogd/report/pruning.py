@@ -1,15 +1,17 @@
 """Pruned networks: the channels kept in every layer, what that saved and cost, and how the masks were learned."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from cogd.report import figures
 from cogd.report.blocks import ABSENT, Block, Chart, Charts, Key, Origin, Section, Table, shown
 from cogd.report.collect import Results
-from cogd.report.documents import Epoch, PrunedNetwork, PruningLatency, PruningReport, PruningRun, Spread
-from cogd.report.drawing import SERIES, bars, bars_size, chart, dash, line_style
+from cogd.report.documents import Epoch, PrunedNetwork, PruningLatency, PruningReport, PruningRun
+from cogd.report.drawing import INK, SERIES, bars, bars_size, chart, dash, line_style
 from cogd.report.training import made_with, main_metric
 
 KEPT, REMOVED = 0, 5
@@ -21,11 +23,11 @@ TIMED = {
     "doubled": "pruned, twice the batch",
     "rounded": "pruned less, to multiples of 8 channels",
 }
-STAGES = {"before": "before", "after": "channels removed", "fine_tuned": "fine-tuned"}
+STAGES = {"before": "before", "after": "pruned", "fine_tuned": "fine-tuned"}
 
 
 def network_sections(found: Sequence[Results]) -> list[Section]:
-    """Return a section for every pruned network ."""
+    """Return a section for every pruned network."""
     return [_network(results) for results in found]
 
 
@@ -37,18 +39,25 @@ def run_sections(found: Sequence[Results]) -> list[Section]:
 def _network(results: Results) -> Section:
     document: PrunedNetwork = results.content
     report: PruningReport = document.report
-    name = document.builder or results.path.parent.name
+    name = figures.network(document.builder) if document.builder else results.path.parent.name
     blocks: list[Block] = [_channels_chart(report.channels), _stages_table(report)]
     if report.latency:
-        blocks.append(_latency_table(report.latency))
-    blocks.append(_channels_table(report.channels))
+        blocks += [_latency_chart(report.latency), _latency_table(report.latency)]
+    if len(report.channels) > FEW:
+        blocks.append(_channels_table(report.channels))
     settings = {"target": report.target, "builder": document.builder, "arguments": document.arguments}
     return Section(
         f"Pruning {name} to {report.macs.share:.0%} of its multiply-accumulates",
         _verdict(report),
         blocks,
-        [Origin(str(results.path), None, shown(settings), document.versions)],
+        [Origin(str(results.path), report.command, shown(settings), document.versions)],
+        _headline(report),
     )
+
+
+def _headline(report: PruningReport) -> str:
+    faster = f"; {report.latency.findings[0].partition(' (')[0]}" if report.latency else ""
+    return f"{report.macs.share:.0%} of the multiply-accumulates{faster}"
 
 
 def _verdict(report: PruningReport) -> str:
@@ -59,7 +68,7 @@ def _verdict(report: PruningReport) -> str:
         before, after, tuned = (report.metrics[stage]["accuracy"] for stage in STAGES)
         said += f" Accuracy {before:.2%} before, {after:.2%} with the channels removed, {tuned:.2%} fine-tuned."
     if report.latency:
-        said += f" A forward pass is {_times(report.latency.speedup)} as fast."
+        said += f" A forward pass is {report.latency.findings[0]}."
     return said
 
 
@@ -67,7 +76,8 @@ def _channels_chart(channels: Mapping[str, tuple[int, int]]) -> Charts:
     kept, whole = np.array(list(channels.values())).T
 
     def draw_bars(axes: Axes) -> None:
-        bars(axes, {name: [k, n - k] for name, (k, n) in channels.items()}, [KEPT, REMOVED], [REMOVED])
+        notes = [f"{k} of {n}" for k, n in channels.values()]
+        bars(axes, {name: [k, n - k] for name, (k, n) in channels.items()}, [KEPT, REMOVED], [REMOVED], notes)
         axes.set(xlabel="channels")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
@@ -83,34 +93,63 @@ def _channels_chart(channels: Mapping[str, tuple[int, int]]) -> Charts:
     draw, size = (draw_bars, bars_size(len(kept))) if len(kept) <= FEW else (draw_columns, (7.0, 2.8))
     keys = [Key("kept", KEPT, "bar"), Key("removed", REMOVED, "bar", faint=True)]
     panel = chart("Channels kept in every layer", f"Channels kept: {words}.", draw, size)
-    return Charts([panel], f"{kept.sum()} of {whole.sum()} channels are kept.", keys)
+    caption = f"{kept.sum()} of {whole.sum()} channels are kept, in the layers where channels can be removed."
+    return Charts([panel], caption, keys)
 
 
 def _stages_table(report: PruningReport) -> Table:
     rows = []
     for name, change in (("multiply-accumulates", report.macs), ("parameters", report.parameters)):
         after = f"{change.after:,.0f}"
-        rows.append([name, f"{change.before:,.0f}", after, after, f"{change.share:.1%}"])
+        rows.append([name, f"{change.before:,.0f}", after, after, figures.signed(f"{change.share - 1:+.1%}")])
     for name in report.metrics.get("before", {}):
         values = [report.metrics.get(stage, {}).get(name) for stage in STAGES]
         first, last = values[0], values[-1]
-        difference = ABSENT if first is None or last is None else f"{last - first:+.4f}"
-        rows.append([name.replace("_", " "), *(ABSENT if v is None else f"{v:.4f}" for v in values), difference])
-    return Table("The network at each stage.", ["", *STAGES.values(), "kept, or difference"], rows)
+        difference = ABSENT if first is None or last is None else figures.difference(name, last - first)
+        cells = [ABSENT if value is None else figures.metric(name, value) for value in values]
+        rows.append([name.replace("_", " "), *cells, difference])
+    return Table(
+        "The network at each stage; accuracy changes by points.", ["measure", *STAGES.values(), "change"], rows
+    )
+
+
+def _latency_chart(latency: PruningLatency) -> Charts:
+    times = {TIMED.get(name, name): spread for name, spread in latency.seconds.items()}
+
+    def draw(axes: Axes) -> None:
+        notes = [f"{_milliseconds(spread.median)} ms" for spread in times.values()]
+        bars(axes, {name: [1e3 * spread.median] for name, spread in times.items()}, [KEPT], [], notes)
+        for row, spread in enumerate(times.values()):
+            axes.plot([1e3 * spread.low, 1e3 * spread.high], [row, row], color=INK, linewidth=1.2)
+        axes.set(xlabel="milliseconds")
+
+    words = "; ".join(f"{name} {_milliseconds(spread.median)} ms" for name, spread in times.items())
+    panel = chart("Time of a forward pass", f"Medians: {words}.", draw, bars_size(len(times)))
+    found = "".join(f" {finding[:1].upper()}{finding[1:]}." for finding in latency.findings[1:])
+    return Charts([panel], f"Bars are medians, lines quartiles.{found}")
 
 
 def _latency_table(latency: PruningLatency) -> Table:
     rows = [
-        [TIMED.get(name, name), f"{1e3 * spread.median:.3g}", f"{1e3 * spread.low:.3g} to {1e3 * spread.high:.3g}"]
+        [
+            TIMED.get(name, name),
+            _milliseconds(spread.median),
+            f"{_milliseconds(spread.low)} to {_milliseconds(spread.high)}",
+        ]
         for name, spread in latency.seconds.items()
     ]
     how = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in latency.conditions.items())
-    caption = f"Milliseconds of a forward pass, the networks in turn ({how}). Found: {'; '.join(latency.findings)}."
-    return Table(caption, ["network", "median", "quartiles"], rows)
+    return Table(f"Milliseconds, the networks in turn: {how}.", ["network", "median", "quartiles"], rows)
 
 
-def _times(spread: Spread) -> str:
-    return f"{spread.median:.2f} times ({spread.low:.2f} to {spread.high:.2f})"
+def _milliseconds(seconds: float) -> str:
+    """Return milliseconds with three digits, as many decimals as that takes.
+
+    >>> _milliseconds(0.0119), _milliseconds(1.5e-05), _milliseconds(0.25)
+    ('11.9', '0.0150', '250')
+    """
+    value = 1e3 * seconds
+    return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}" if value > 0 else "0"
 
 
 def _channels_table(channels: Mapping[str, tuple[int, int]]) -> Table:
@@ -123,17 +162,22 @@ def _run(results: Results) -> Section:
     phases = {"learning masks": run.masks.epochs, "fine-tuning": run.finetuning.epochs if run.finetuning else []}
     phases = {name: epochs for name, epochs in phases.items() if epochs}
     metric = main_metric(run.masks)
-    ends = (f"{name} {epochs[-1].metrics[metric]:.4f}, {len(epochs)} epochs" for name, epochs in phases.items())
+    ends = [
+        f"{name} {figures.metric(metric, epochs[-1].metrics[metric])} after {len(epochs)} epochs"
+        for name, epochs in phases.items()
+    ]
+    network, data = figures.network(run.masks.config.model.name), figures.data(run.masks.config.source)
     keys = [Key(name, i, dash(i)) for i, name in enumerate(phases)]
     panels = [_curves(phases, name) for name in (metric, AT_ZERO) if name in run.masks.epochs[-1].metrics]
     recipes = {"masks": run.masks.config.recipe}
     if run.finetuning:
         recipes["fine-tuning"] = run.finetuning.config.recipe
     return Section(
-        f"How {run.masks.config.model.name} on {run.masks.config.source} was pruned",
+        f"How {network} on {data} was pruned",
         f"{metric.capitalize()} at the end: {'; '.join(ends)}.",
         [Charts(panels, "Fine-tuning goes on where learning the masks ended.", keys)],
         [Origin(str(results.path), None, shown({**run.settings, **recipes}), made_with([run.masks]))],
+        ends[-1],
     )
 
 
@@ -150,7 +194,12 @@ def _curves(phases: Mapping[str, Sequence[Epoch]], name: str) -> Chart:
             axes.plot(places, values, **line_style(series))
         axes.set(xlabel="epoch", xlim=(0.5, done + 0.5))
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        if figures.is_share(name):
+            axes.yaxis.set_major_formatter(PercentFormatter(1))
 
     title = name.replace("_", " ").capitalize()
-    ends = (f"{phase} from {values[0]:.4f} to {values[-1]:.4f}" for phase, (_, values) in curves.items())
+    ends = (
+        f"{phase} from {figures.metric(name, values[0])} to {figures.metric(name, values[-1])}"
+        for phase, (_, values) in curves.items()
+    )
     return chart(title, f"{title} against epoch: {'; '.join(ends)}.", draw)

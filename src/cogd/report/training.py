@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from cogd.report import figures
 from cogd.report.blocks import ABSENT, Chart, Charts, Key, Origin, Section, Table, shown
 from cogd.report.collect import Results
 from cogd.report.documents import Config, Epoch, Run
@@ -89,13 +90,15 @@ def _section(metric: str, groups: Sequence[Group]) -> Section:
         for i, (group, mine) in enumerate(zip(groups, values, strict=True))
     ]
     panels = [_curves(groups, name) for name in dict.fromkeys((metric, LOSS))]
+    network, data = figures.network(groups[0].config.model.name), figures.data(groups[0].config.source)
     caption = "Lines are means over the seeds; bands reach from the lowest to the highest seed."
     keys = [Key(group.name, i, dash(i)) for i, group in enumerate(groups)]
     return Section(
-        f"Training {groups[0].config.model.name} on {groups[0].config.source}",
+        f"Training {network} on {data}",
         _verdict(rows, metric),
         [Charts(panels, caption, keys), _table(groups, rows, metric)],
         [_origin(group) for group in groups],
+        "; ".join(f"{row.name} {figures.metric(metric, row.mean)}" for row in rows if row.values),
     )
 
 
@@ -113,35 +116,41 @@ def _verdict(rows: Sequence[Row], metric: str) -> str:
     done = [row for row in rows if row.values]
     if not done:
         return "No run is finished yet."
-    ends = "; ".join(f"{row.name} {_spread(row)} (n = {len(row.values)})" for row in done)
+    ends = "; ".join(f"{row.name} {_mean(row, metric)} (n = {len(row.values)})" for row in done)
     said = [f"{metric.capitalize()} at the end: {ends}."]
     for row in done:
         if (difference := row.difference) is not None:
             judged = "unlikely to be chance" if difference.p < 1 - CONFIDENCE else "within what chance explains"
-            said.append(f"{row.name} less {rows[0].name}: {difference.mean:+.4f}, {judged} (p = {difference.p:.2f}).")
+            less = figures.difference(metric, difference.mean) + (" points" if figures.is_share(metric) else "")
+            said.append(f"{row.name} less {rows[0].name}: {less}, {judged} (p = {difference.p:.2f}).")
     return " ".join(said)
 
 
-def _spread(row: Row) -> str:
-    return f"{row.mean:.4f}" + (f" ± {row.deviation:.4f}" if len(row.values) > 1 else "")
+def _mean(row: Row, metric: str) -> str:
+    deviation = f" ± {figures.spread(metric, row.deviation)}" if len(row.values) > 1 else ""
+    return figures.metric(metric, row.mean) + deviation
 
 
 def _table(groups: Sequence[Group], rows: Sequence[Row], metric: str) -> Table:
     difference, p = f"difference ({CONFIDENCE:.0%})", "p, paired t-test"
     head = ["runs", "rule", "finished", f"mean {metric}", "deviation", difference, p]
-    lines = [_line(group, row) for group, row in zip(groups, rows, strict=True)]
-    return Table("The last epoch. Differences are to the first row, over the seeds that both have.", head, lines)
+    lines = [_line(group, row, metric) for group, row in zip(groups, rows, strict=True)]
+    points = " in percentage points" if figures.is_share(metric) else ""
+    caption = f"The last epoch. Differences{points} are to the first row, over the seeds that both have."
+    return Table(caption, head, lines)
 
 
-def _line(group: Group, row: Row) -> list[str]:
+def _line(group: Group, row: Row, metric: str) -> list[str]:
     difference = row.difference
     return [
         group.name,
         group.rule,
         f"{len(row.values)} of {len(group.runs)}",
-        f"{row.mean:.4f}" if row.values else ABSENT,
-        f"{row.deviation:.4f}" if len(row.values) > 1 else ABSENT,
-        f"{difference.mean:+.4f} ± {difference.half_width:.4f}" if difference else ABSENT,
+        figures.metric(metric, row.mean) if row.values else ABSENT,
+        figures.spread(metric, row.deviation) if len(row.values) > 1 else ABSENT,
+        f"{figures.difference(metric, difference.mean)} ± {figures.spread(metric, difference.half_width)}"
+        if difference
+        else ABSENT,
         f"{difference.p:.3f}" if difference else ABSENT,
     ]
 
@@ -157,9 +166,12 @@ def _curves(groups: Sequence[Group], name: str) -> Chart:
             axes.plot(epochs, curves.mean(0), **line_style(i))
         axes.set(xlabel="epoch")
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        if figures.is_share(name):
+            axes.yaxis.set_major_formatter(PercentFormatter(1))
 
     ends = "; ".join(
-        f"{group.name} goes from {curves.mean(0)[0]:.4f} to {curves.mean(0)[-1]:.4f} in {curves.shape[1]} epochs"
+        f"{group.name} goes from {figures.metric(name, curves.mean(0)[0])} to "
+        f"{figures.metric(name, curves.mean(0)[-1])} in {curves.shape[1]} epochs"
         for group, curves in zip(groups, all_curves, strict=True)
     )
     return chart(name.capitalize(), f"{name} against epoch, mean over the seeds: {ends}.", draw)

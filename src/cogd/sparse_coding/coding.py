@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 import cogd
+from cogd.provenance import provenance
 from cogd.sparse_coding import model
 from cogd.sparse_coding.atoms import check_atoms
 from cogd.sparse_coding.checkpoint import identifying
@@ -90,13 +91,15 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         signals, _ = self._read(X, observed)
         return -self._encode(signals).objective(self.penalty_) / sum(int(seen.sum()) for seen in signals.observed)
 
-    def save(self, path: str | Path) -> None:
-        """Write the dictionary, the settings and the history to a safetensors file."""
+    def save(self, path: str | Path, *, command: str | None = None) -> None:
+        """Write the dictionary, the settings and the history to a safetensors file, and the command that made it."""
         check_is_fitted(self, "dictionary_")
         settings = {name: value for name, value in self.get_params().items() if name not in NOT_SAVED}
         settings["random_state"] = identifying(settings)["random_state"]
         about = {
             "cogd": cogd.__version__,
+            **provenance(chosen_device(self.device)),
+            "command": command,
             "settings": settings,
             "penalty": self.penalty_,
             "history": self.history_,

@@ -24,7 +24,7 @@ def write_inpainting(
 ) -> None:
     """Write a restored picture (C, H, W), its holes (H, W) and, beside them, a results file of `cogd report`.
 
-    Quality on the hidden pixels is measured where the `original` is known.
+    Where the `original` is known, it is written too and the quality on the hidden pixels is measured.
     """
     holes = output.with_name(f"{output.stem}.holes.png")
     write_picture(output, restored)
@@ -36,7 +36,9 @@ def write_inpainting(
         "missing": float(hidden.mean()),
     }
     if original is not None:
-        result |= quality(original, restored, hidden)
+        truth = output.with_name(f"{output.stem}.original.png")
+        write_picture(truth, original)
+        result |= {"original": truth.name, **quality(original, restored, hidden)}
     if seconds is not None:
         result["seconds"] = seconds
     about = {"settings": settings, **provenance(), **({"command": command} if command else {})}
