@@ -29,19 +29,18 @@ from torch.utils.data import DataLoader, Dataset
 
 from cogd.models import build, count_macs
 from cogd.provenance import provenance
-from cogd.training import Recipe, fit, read_recipe, recorded
+from cogd.training import Recipe, fit, read_recipe
 from cogd.training.data.memory import Images, MemoryData
-from cogd.training.metrics import minimize
+from cogd.training.metrics import cross_entropy_objective
 from cogd.training.mps import side_by_side
 from cogd.training.placement import choose_placement
-from cogd.training.recorded import RecordedStep
+from cogd.training.recorded import REHEARSALS, RecordedStep
 
 RULES, OTHERS = ("paper", "rollback"), ("graph", "tuned")
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 WARM_UP = 12  # steps of the plain loops
 PATIENCE = 90.0  # seconds that runs in other processes may take
 LEAST = 15.0  # seconds that must be left for a contender to begin
-OBJECTIVE = minimize(torch.nn.CrossEntropyLoss())
 Figures = dict[str, Any]
 
 
@@ -67,7 +66,6 @@ def measure(args: argparse.Namespace) -> None:
     began = time.monotonic()
     config = {key: value for key, value in vars(args).items() if key != "output"}
     args.deadline = began + args.seconds
-    recorded.compiled = functools.cache(recorded.compiled)  # one compilation for contenders that are alike
     rate = matrix_rate(args.device)
     work = 6 * count_macs(build(args.model, 10), torch.zeros(1, 3, 32, 32))  # 2 operations; forward and twice backward
     report: Figures = {"config": config | {"data": "random bytes"}, **provenance(args.device), "matrix_rate": rate}
@@ -145,8 +143,7 @@ def network(args: argparse.Namespace, seed: int = 0) -> torch.nn.Module:
 
 def alone(args: argparse.Namespace, recipe: Recipe) -> Figures:
     """Time one run's epochs but the first, which warms up: of each the training, and all with a short evaluation."""
-    how: Figures = {"objective": OBJECTIVE, "recordable": True, "device": args.device, "progress": False}
-    first, *rest = fit(network(args), random_images(args.images), recipe, **how).history
+    first, *rest = fit(network(args), random_images(args.images), recipe, device=args.device, progress=False).history
     return {
         "images_per_second": statistics.median(record["images_per_second"] for record in rest),
         "seconds_per_epoch": statistics.median(record["seconds"] for record in rest),
@@ -166,7 +163,7 @@ class Lane:
         optimizer = torch.optim.SGD(
             self.model.parameters(), recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay, fused=True
         )
-        self.step = RecordedStep(self.model, OBJECTIVE, optimizer, self.placement)
+        self.step = RecordedStep(self.model, cross_entropy_objective(0.0), optimizer, self.placement)
         self.stream = torch.cuda.Stream(self.placement.device)
         self.batches: Iterator[tuple[Tensor, Tensor]] = iter(())
 
@@ -183,7 +180,7 @@ def streams(args: argparse.Namespace, count: int) -> Figures:
     """Time as many runs as there are streams, their steps in turn, for one epoch each."""
     lanes = [Lane(args, seed) for seed in range(count)]
     for lane in lanes:
-        for _ in range(recorded.REHEARSALS + 3):
+        for _ in range(REHEARSALS + 3):
             lane.take_step()
     steps = len(lanes[0].train)
     torch.cuda.synchronize()

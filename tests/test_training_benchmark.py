@@ -31,7 +31,6 @@ def test_a_contender_that_fails_is_named_and_the_others_are_measured(bench, monk
 
     found = {"cogd": measured(1.9), "plain loop": failing, "cogd, rule paper": measured(2.5), "not asked for": failing}
     monkeypatch.setattr(bench, "contenders", lambda args: found)
-    monkeypatch.setattr(bench.recorded, "compiled", bench.recorded.compiled)  # which the script replaces
     monkeypatch.setattr(bench, "matrix_rate", lambda device: 1e12)
     found["cogd, again"] = measured(2.1)
     args = argparse.Namespace(device="cpu", model="resnet18", seconds=1e3, only=[*list(found)[:3], "cogd, again"])

@@ -13,7 +13,15 @@ from cogd.coupling import Coupling, couple_conv_norm
 from cogd.optimizer import CoGD
 from cogd.training.data import Data, load_data
 from cogd.training.loop import AfterEpoch, AfterStep, Plan, TrainData
-from cogd.training.metrics import Batches, Evaluate, Loss, Objective, classification_metrics, minimize
+from cogd.training.metrics import (
+    Batches,
+    Evaluate,
+    Loss,
+    Objective,
+    classification_metrics,
+    cross_entropy_objective,
+    minimize,
+)
 from cogd.training.placement import Placement, choose_placement
 from cogd.training.recipe import Recipe, read_recipe
 from cogd.training.run import RunFolder
@@ -96,7 +104,7 @@ def fit(
             recipe=recipe,
             seed=seed,
             placement=placement,
-            objective=objective or minimize(loss or nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)),
+            objective=objective or (minimize(loss) if loss else cross_entropy_objective(recipe.label_smoothing)),
             evaluate=evaluate,
             after_step=after_step,
             after_epoch=after_epoch,

@@ -1,6 +1,7 @@
 """What training minimizes and what evaluation measures, for classification; both can be replaced in `fit`."""
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,6 +17,12 @@ Evaluate = Callable[[nn.Module, Batches], dict[str, float]]
 def minimize(loss: Loss) -> Objective:
     """Return the objective (model, inputs, targets) -> number of a loss (outputs, targets) -> number."""
     return lambda model, inputs, targets: loss(model(inputs), targets)
+
+
+@lru_cache(maxsize=4)
+def cross_entropy_objective(label_smoothing: float) -> Objective:
+    """Return the usual objective of classification, the same at every call, so that it is compiled once."""
+    return minimize(nn.CrossEntropyLoss(label_smoothing=label_smoothing))
 
 
 def classification_metrics(model: nn.Module, batches: Batches) -> dict[str, float]:

@@ -9,9 +9,10 @@ on batches of another shape, and CoGD's projections, whose launches hide behind 
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -38,7 +39,8 @@ class RecordedStep:
         self.optimizer, self.placement = optimizer, placement
         self.base = optimizer.base if isinstance(optimizer, CoGD) else optimizer
         self._as_written = Step(model, objective, optimizer, placement)
-        self._recordable = replace(self._as_written, objective=compiled(objective, placement))
+        shapes = tuple((name, value.shape) for name, value in model.state_dict().items())
+        self._recordable = replace(self._as_written, objective=compiled(objective, placement, (type(model), shapes)))
         self._stream = torch.cuda.Stream(placement.device)
         self._rehearsed = 0
         self._waits = False  # for the device, so that it cannot be recorded
@@ -117,8 +119,12 @@ class RecordedStep:
             cudnn.benchmark, cudnn.benchmark_limit = usual
 
 
-def compiled(objective: Objective, placement: Placement) -> Objective:
-    """Return the objective, the model's forward pass and with it the backward pass, in few kernels."""
+@lru_cache(maxsize=1)  # it holds on to the objective, which may hold a network
+def compiled(objective: Objective, placement: Placement, network: Hashable) -> Objective:
+    """Return the objective, the model's forward pass and with it the backward pass, in few kernels.
+
+    The next run of the same kind of network in this process finds it compiled.
+    """
     if placement.compilation == "graph":
         return objective
 
