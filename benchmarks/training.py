@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import queue
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,7 +57,7 @@ def main() -> None:
     parser.set_defaults(model="resnet18", images=50_000, batch_size=128)
     args = parser.parse_args()
     if args.quick:
-        args.model, args.images, args.batch_size, args.epochs, args.at_once = "resnet56", 16, 8, 1, [2]
+        args.model, args.images, args.batch_size, args.epochs, args.at_once = "resnet56", 16, 8, 2, [2]
     args.output.parent.mkdir(parents=True, exist_ok=True)
     measure(args)
 
@@ -106,6 +107,7 @@ def contenders(args: argparse.Namespace) -> dict[str, Callable[[], Figures]]:
     found["plain loop"] = lambda: plain_loop(args, compiled=False)
     if on_gpu:
         found["plain loop, compiled"] = lambda: plain_loop(args, compiled=True)
+    found["cogd, saving"] = lambda: saving(args)
     for n in args.at_once:
         found[f"cogd, {n} processes"] = functools.partial(processes, args, n)
     if on_gpu:
@@ -141,15 +143,26 @@ def network(args: argparse.Namespace, seed: int = 0) -> torch.nn.Module:
     return build(args.model, 10)
 
 
-def alone(args: argparse.Namespace, recipe: Recipe) -> Figures:
+def alone(args: argparse.Namespace, recipe: Recipe, **how: Any) -> Figures:
     """Time one run's epochs but the first, which warms up: of each the training, and all with a short evaluation."""
-    first, *rest = fit(network(args), random_images(args.images), recipe, device=args.device, progress=False).history
+    model, data = network(args), random_images(args.images)
+    first, *rest = fit(model, data, recipe, device=args.device, progress=False, **how).history
     return {
         "images_per_second": statistics.median(record["images_per_second"] for record in rest),
         "seconds_per_epoch": statistics.median(record["seconds"] for record in rest),
         "of_each_epoch": [[record["images_per_second"], record["seconds"]] for record in rest],
         "seconds_of_the_first": first["seconds"],
     }
+
+
+def saving(args: argparse.Namespace) -> Figures:
+    """Time one run from epoch to epoch with all that `cogd train` does, a checkpoint after each among it."""
+    ends: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        alone(args, recipe_of(args), folder=Path(folder) / "run", after_epoch=lambda _: ends.append(time.monotonic()))
+    seconds = statistics.median(after - before for before, after in itertools.pairwise(ends))
+    images = args.images // args.batch_size * args.batch_size
+    return {"images_per_second": images / seconds, "seconds_per_epoch": seconds}
 
 
 class Lane:
