@@ -1,6 +1,7 @@
 """Distributed checkpoints, data parallelism over real processes, and the refusal of sharded parameters."""
 
 import copy
+import socket
 from typing import Any
 
 import pytest
@@ -74,8 +75,10 @@ def test_distributed_state_dicts_restore_a_new_optimizer(base, rule, flat, froze
 def ranks(tmp_path_factory):
     """Return what every rank's process saved."""
     folder = tmp_path_factory.mktemp("ranks")
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=PATIENCE)
-    context = multiprocessing.spawn(train_in_parallel, (store.port, folder), nprocs=WORLD, join=False, daemon=True)
+    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLOO_SOCKET_IFNAME", loopback)  # gloo would otherwise ask the network for this machine's name
+        context = multiprocessing.spawn(train_in_parallel, (folder,), nprocs=WORLD, join=False, daemon=True)
     try:  # a join returns as soon as one more process has ended
         assert any(context.join(PATIENCE.total_seconds()) for _ in range(WORLD)), "the ranks hang"
     finally:

@@ -1,5 +1,6 @@
 """What the two processes of the data-parallel tests run; a module of its own, so that they can import it by name."""
 
+import faulthandler
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -47,10 +48,11 @@ def restored(parallel: nn.Module, optimizer: CoGD, base: str, rule: Any) -> tupl
     return new, new_optimizer
 
 
-def train_in_parallel(rank: int, port: int, folder: Path) -> None:
+def train_in_parallel(rank: int, folder: Path) -> None:
     """Train every case on this rank's part of the batches and save what came of it."""
+    faulthandler.dump_traceback_later(0.9 * PATIENCE.total_seconds())  # a rank that hangs says where
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=PATIENCE)
+    store = dist.FileStore(str(folder / "store"), WORLD)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=PATIENCE)
     results = {}
     for case, (base, rule, interrupted) in CASES.items():
