@@ -1,5 +1,6 @@
 """The documentation as it is built: complete, nothing from elsewhere, and as a reader meets it in a browser."""
 
+import html
 import os
 import re
 import runpy
@@ -62,6 +63,12 @@ def test_every_command_is_on_the_page_of_the_command_line(pages):
     assert isinstance(group, TyperGroup)
     assert "train" in group.commands
     assert [name for name in group.commands if f'id="cogd-{name}"' not in pages["commands.html"]] == []
+
+
+@pytest.mark.parametrize("name", ["imaging", "pruning", "training", "optimization"])
+def test_a_page_for_users_holds_its_script(pages, name):
+    shown = html.unescape(re.sub("<[^>]*>", "", pages[f"{name}.html"]))
+    assert (ROOT / f"examples/{name}.py").read_text() in shown
 
 
 def test_every_page_of_results_is_in_the_navigation(pages):

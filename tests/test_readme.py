@@ -15,7 +15,8 @@ README = (ROOT / "README.md").read_text()
 
 
 @pytest.mark.filterwarnings("error")
-def test_the_examples_run_in_order(capsys):
+def test_the_examples_run_in_order(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     examples = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     namespace: dict[str, object] = {}
     for example in examples:
