@@ -73,7 +73,7 @@ def sparse_coding(*measured: dict[str, Any]) -> str:
 
 
 def compared(learning: dict[str, Any], peer: str) -> list[str]:
-    """Return what a peer's best objective is, when it has it, when CoGD does, how many times sooner, and CoGD's best."""
+    """Return a peer's best objective, when it has it, when CoGD does, how many times sooner, and CoGD's best."""
     rows = []
     for seed, theirs in learning[peer].items():
         ours = [point for point in learning["CoGD"][seed]["curve"] if point[1] is not None]
