@@ -295,6 +295,21 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     assert last_checkpoint(tmp_path)["position"] == {"epoch": 1, "batch": 0}
 
 
+@pytest.mark.parametrize("stop_at", [8, 10])
+def test_a_run_stopped_where_it_diverged_saves_nothing(tmp_path, stop_at):
+    """Within an epoch, and at its last batch, after which there is no step to look at."""
+
+    def spoil_and_stop(state):
+        if state.step == stop_at:
+            state.parts["model"].fc.bias.data.fill_(math.nan)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(DivergedError, match=f"a weight is not a finite number at step {stop_at}"):
+        run(folder=tmp_path, after_step=spoil_and_stop)
+    assert last_checkpoint(tmp_path)["position"] == {"epoch": 1, "batch": 0}
+    assert run(small(3), folder=tmp_path)[1].status == "complete"
+
+
 def test_own_loss_metrics_hooks_optimizer_and_companions(tmp_path):
     """What pruning needs: a second network trained inside the objective, checkpointed with the run."""
 

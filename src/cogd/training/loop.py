@@ -87,8 +87,8 @@ def train(
         began = time.perf_counter()
         images = _train_epoch(plan, take_step, state, random, stop, reporter)
         random = None
+        _refuse_divergence(plan, state)  # whether the epoch is over or stopped: nothing that diverged is saved
         if stop.requested and state.batch < len(plan.train):
-            _refuse_divergence(plan, state)
             save(state)
             return "stopped"
         record = _record(plan, state, images / (time.perf_counter() - began))
@@ -146,7 +146,6 @@ def _train_epoch(
             f"the training data yielded {state.batch} batches, but its length is {len(plan.train)}. Give an iterable "
             "that begins anew each epoch, such as a list or a DataLoader, not a generator."
         )
-    _refuse_divergence(plan, state)
     return images
 
 
