@@ -4,7 +4,9 @@ import json
 import math
 import os
 import signal
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -157,6 +159,10 @@ def last_checkpoint(folder):
     return torch.load(max((folder / "checkpoints").glob("*.pt")), weights_only=True)
 
 
+def log_of(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
 def assert_same(a, b):
     assert type(a) is type(b)
     if isinstance(a, torch.Tensor):
@@ -196,7 +202,7 @@ def test_a_run_folder_tells_all(tmp_path):
     _, result = run(folder=tmp_path / "run", recipe=read_recipe(RECIPE, rule="rollback"))
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {"config.json", "log.jsonl", "checkpoints", "model.safetensors", "result.json"}
-    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    lines = log_of(tmp_path / "run")
     assert [line["event"] for line in lines] == ["begin", "epoch", "epoch", "epoch"]
     assert [line["epoch"] for line in lines] == [0, 1, 2, 3]
     assert lines[-1]["cogd"]["coordinates"] == 6
@@ -230,7 +236,7 @@ def test_epochs_that_are_run_again_are_logged_once(tmp_path):
     with (tmp_path / "log.jsonl").open("a") as file:
         file.write('{"event": "epoch", "epoch": 3}\n{"event": "epo')
     run(folder=tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    lines = log_of(tmp_path)
     assert [line["epoch"] for line in lines if line["event"] == "epoch"] == [1, 2, 3]
 
 
@@ -353,6 +359,28 @@ def test_own_loss_metrics_hooks_optimizer_and_companions(tmp_path):
     assert [entry["zeros"] for entry in result.history] == [1, 2, 3]
     assert result.history[0]["lr"] == 0.01 * rate_factor(RECIPE, 4, 5)
     assert untimed(result.history) == untimed(whole.history)
+
+
+def test_numbers_of_other_kinds_come_out_plain_and_do_not_spoil_checkpoints(tmp_path):
+    """A float64 of numpy's is a float to json, but nothing that torch.load(weights_only=True) reads."""
+    folder = tmp_path / "run"
+    options: dict[str, Any] = {
+        "evaluate": lambda model, batches: {"mean": np.float64(0.25), "most": torch.tensor(2.5), "few": np.float32(1)},
+        "after_epoch": lambda state: {"counts": {"norm": (np.int64(3), 6)}},
+    }
+
+    def stop(state):
+        if state.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    _, whole = run(folder=tmp_path / "whole", **options)
+    assert run(folder=folder, after_step=stop, **options)[1].status == "stopped"
+    _, result = run(folder=folder, **options)
+    assert [entry["epoch"] for entry in log_of(folder) if entry["event"] == "begin"] == [0, 1]
+    assert result.metrics == {"mean": 0.25, "most": 2.5, "few": 1.0}
+    assert [entry["counts"] for entry in result.history] == [{"norm": [3.0, 6]}] * 3
+    assert untimed(result.history) == untimed(whole.history)
+    assert all(type(value) is float for value in result.metrics.values())
 
 
 def test_data_must_have_a_length_and_begin_anew():

@@ -4,6 +4,7 @@ One device. For several, `train` yields this rank's share of each batch, the rec
 made, in `_record`, and the first rank alone saves.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ def train(
         state.epoch, state.batch = state.epoch + 1, 0
         record |= (plan.after_epoch(state) if plan.after_epoch else None) or {}
         record["seconds"] = time.perf_counter() - began
+        record = json.loads(json.dumps(record, default=float))  # numpy's numbers would spoil the checkpoint
         state.history.append(record)
         reporter.epoch(record)
         save(state)
