@@ -1,6 +1,7 @@
 """The loop: plain SGD where nothing is coordinated, the rule where it is, and nothing lost when it is stopped."""
 
 import json
+import logging
 import math
 import os
 import signal
@@ -155,8 +156,31 @@ def test_stopped_and_resumed_equals_never_stopped(tmp_path, stop_at, number, rul
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def newest(folder):
+    return max((folder / "checkpoints").glob("*.pt"))
+
+
 def last_checkpoint(folder):
-    return torch.load(max((folder / "checkpoints").glob("*.pt")), weights_only=True)
+    return torch.load(newest(folder), weights_only=True)
+
+
+def test_a_damaged_checkpoint_is_named_without_progress_too_and_changes_nothing(tmp_path, caplog):
+    def stop(state):
+        if state.step == 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    never_stopped, _ = run(folder=tmp_path / "whole")
+    run(folder=tmp_path / "run", after_step=stop)
+    damaged = newest(tmp_path / "run")
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        resumed, _ = run(small(seed=9), folder=tmp_path / "run")
+    said = f"{damaged} cannot be used: its bytes do not have the checksum that they were written with"
+    assert f"{said}. The checkpoint before it is used." in caplog.messages
+    assert [entry["reason"] for entry in log_of(tmp_path / "run") if entry["event"] == "refused"] == [said]
+    assert equal(never_stopped, resumed)
 
 
 def log_of(folder):
