@@ -59,6 +59,34 @@ def test_mistakes_are_one_line(tmp_path, arguments, message):
     assert not (tmp_path / "run").exists()
 
 
+def test_seeds_are_refused_in_the_folder_of_a_single_run(tmp_path):
+    folder = tmp_path / "run"
+    assert cogd("train", "-o", str(folder), "--epochs", "1").exit_code == 0
+    for more in ((), ("--at-once", "2")):
+        result = cogd("train", "-o", str(folder), "--epochs", "1", "--seeds", "2", *more)
+        assert result.exit_code == 1
+        assert f"{folder} holds a single run" in result.stderr
+    assert not list(folder.glob("seed-*"))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "holds no finished run"),
+        ({"config.json": {"seed": 0}, "result.json": {"metrics": {"loss": 1.0}}}, "has no metric 'accuracy'"),
+    ],
+)
+def test_a_bad_baseline_is_refused_before_training(tmp_path, files, message):
+    baseline = tmp_path / "baseline"
+    baseline.mkdir()
+    for name, content in files.items():
+        (baseline / name).write_text(json.dumps(content))
+    result = cogd("train", "-o", str(tmp_path / "new"), "--seeds", "2", "--baseline", str(baseline))
+    assert result.exit_code != 0
+    assert message in result.stderr
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_run_that_is_not_there():
     result = cogd("evaluate", "nowhere")
     assert result.exit_code == 1

@@ -49,6 +49,7 @@ def train(
     from cogd.training import fit, read_recipe
     from cogd.training.data import load_data
     from cogd.training.seeds import fit_seeds, seeded
+    from cogd.training.summary import summarize
 
     if (baseline is not None or at_once > 1) and seeds is None:
         raise typer.BadParameter("--baseline and --at-once are for several seeds; give --seeds too.")
@@ -60,6 +61,8 @@ def train(
         settings = read_recipe(recipe or DEFAULTS[kind][1], **fields)
         network = partial(build, name, len(loaded.classes))
         first = seeded(network, seed)
+        if baseline is not None:
+            summarize([baseline])  # refused before the training, not after it
     folder = output or Path("runs") / kind
     how: dict[str, Any] = {"folder": folder, "device": device.value, "name": name}
     how |= {"progress": not quiet, "tensorboard": tensorboard}
