@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from operator import getitem
 
 import pytest
 import torch
@@ -46,10 +47,21 @@ def test_a_run_that_fails_leaves_the_others_alone(tmp_path, capfd):
         for seed, lr in enumerate((1e30, 0.1, 0.1))
     ]
     told: list[int] = []
-    with pytest.raises(RuntimeError, match=f"not complete: {tmp_path / '0'}; why is said above"):
+    with pytest.raises(ChildProcessError, match=f"not complete: {tmp_path / '0'}; why is said above"):
         run_together(jobs, 2, "cpu", when_complete=lambda job, result: told.append(job.seed))
     assert sorted(told) == [1, 2]
     assert "DivergedError: the loss is nan at step" in capfd.readouterr().err
+
+
+def test_a_fault_in_a_run_leaves_its_shares_others_alone(tmp_path, capfd):
+    jobs = [
+        Job(partial(getitem, {}, 10), "digits", RECIPE, 0, tmp_path / "0"),
+        Job(DIGITS, "digits", RECIPE, 1, tmp_path / "1"),
+    ]
+    with pytest.raises(ChildProcessError, match=f"not complete: {tmp_path / '0'};"):
+        run_together(jobs, 1, "cpu")
+    assert jobs[1].result().status == "complete"
+    assert "KeyError: 10" in capfd.readouterr().err
 
 
 def test_the_times_end_stops_and_saves(tmp_path):

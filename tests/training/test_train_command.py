@@ -8,6 +8,8 @@ import sys
 import time
 
 import pytest
+import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 from cogd.cli import app
@@ -85,6 +87,46 @@ def test_a_bad_baseline_is_refused_before_training(tmp_path, files, message):
     assert result.exit_code != 0
     assert message in result.stderr
     assert not (tmp_path / "new").exists()
+
+
+def test_seeds_that_diverge_at_once_are_no_fault_of_cogd(tmp_path):
+    options = ("--seeds", "2", "--at-once", "2", "--epochs", "1", "--lr", "1e30", "--device", "cpu")
+    process = start(tmp_path, *options)
+    _, err = process.communicate(timeout=280)
+    assert process.returncode == 1
+    assert err.count("DivergedError: the loss is nan at step") == 2
+    assert f"error: not complete: {tmp_path / 'seed-0'}, {tmp_path / 'seed-1'}; why is said above" in err
+    assert "fault" not in err
+
+
+def test_a_gpu_without_enough_memory_is_no_fault_of_cogd(monkeypatch):
+    def too_large(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr("cogd.training.evaluation.evaluate_run", too_large)
+    result = cogd("evaluate", "run")
+    assert result.exit_code == 1
+    assert "the GPU's memory is not enough: CUDA out of memory. Tried to allocate 2.00 GiB." in result.stderr
+
+
+def test_evaluating_on_data_that_do_not_fit_is_refused(tmp_path):
+    """Other classes; then as many classes, but pictures in colour."""
+    assert cogd("train", "-o", str(tmp_path / "run"), *QUICK).exit_code == 0
+    for classes, message in (
+        (2, "was trained on other classes than the 2 of folder:"),
+        (10, "does not take the data's"),
+    ):
+        root = tmp_path / str(classes)
+        for split in ("train", "val"):
+            for name in range(classes):
+                (root / split / str(name)).mkdir(parents=True)
+                Image.new("RGB", (8, 8)).save(root / split / str(name) / "0.png")
+        config = json.loads((tmp_path / "run/config.json").read_text())
+        config["recipe"] |= {"image_size": 8, "batch_size": 2}
+        (tmp_path / "run/config.json").write_text(json.dumps(config))
+        result = cogd("evaluate", str(tmp_path / "run"), "--data", f"folder:{root}")
+        assert result.exit_code == 1
+        assert message in result.stderr
 
 
 def test_a_run_that_is_not_there():
