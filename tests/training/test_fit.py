@@ -286,6 +286,12 @@ def test_a_folder_of_other_files_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_kill_while_the_config_was_written_leaves_a_folder_to_begin_in(tmp_path):
+    (tmp_path / "config.json.tmp").write_text('{"model": ')
+    assert run(folder=tmp_path)[1].status == "complete"
+    assert not (tmp_path / "config.json.tmp").exists()
+
+
 def test_what_is_refused_before_training_leaves_no_folder(tmp_path):
     with pytest.raises(ValueError, match=r"does not take the data's inputs, shaped \(2, 1, 8, 8\)"):
         run(build("resnet18", 10), "digits", read_recipe("digits"), folder=tmp_path / "run")

@@ -104,7 +104,7 @@ def claim(folder: Path, config: dict[str, Any], file: str, what: str) -> None:
                 f"{folder} holds another {what}: {'; '.join(changes)}. Repeat that {what}'s settings to go on with "
                 "it, or choose another folder."
             )
-    elif any(folder.iterdir()):
+    elif any(entry.name != f"{file}.tmp" for entry in folder.iterdir()):  # of a process killed while it wrote that
         raise ValueError(f"{folder} holds files but no {what} (no {file}); choose a new or empty folder.")
     else:
         write_json(path, config)
