@@ -1,5 +1,6 @@
 """The loop: plain SGD where nothing is coordinated, the rule where it is, and nothing lost when it is stopped."""
 
+import contextlib
 import json
 import logging
 import math
@@ -17,6 +18,7 @@ from cogd import CoGD, couple_conv_norm
 from cogd.models import build
 from cogd.training import DivergedError, Recipe, fit, read_recipe
 from cogd.training.data import load_data
+from cogd.training.run import RunFolder
 from cogd.training.schedule import rate_factor
 from cogd.training.state import seed_epoch
 
@@ -262,6 +264,29 @@ def test_epochs_that_are_run_again_are_logged_once(tmp_path):
     run(folder=tmp_path)
     lines = log_of(tmp_path)
     assert [line["epoch"] for line in lines if line["event"] == "epoch"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("garbage", [b"\0\0\0\0", b"\xff\xfe", b"3", b"{}", b'{"event": "epoch", "epoch": "two"}'])
+def test_a_garbage_line_in_the_log_is_left_out_with_a_warning(tmp_path, caplog, garbage):
+    def fail(state):
+        if state.step == 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(folder=tmp_path, after_step=fail)
+    begin, *epochs = (tmp_path / "log.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "log.jsonl").write_bytes(begin + garbage + b"\n" + b"".join(epochs))
+    with caplog.at_level(logging.WARNING):
+        run(folder=tmp_path)
+    assert [message for message in caplog.messages if f"line 2 of {tmp_path / 'log.jsonl'} is no entry" in message]
+    assert [entry["event"] for entry in log_of(tmp_path)] == ["begin", "epoch", "epoch", "begin", "epoch"]
+
+
+def test_a_full_disk_is_reported_with_the_path_of_the_log(tmp_path):
+    folder = RunFolder(tmp_path / "run", {"seed": 0})
+    (tmp_path / "run/log.jsonl").symlink_to("/dev/full")
+    with contextlib.closing(folder), pytest.raises(OSError, match=r"cannot write .*run/log\.jsonl: No space left"):
+        folder.log("epoch")
 
 
 @pytest.mark.parametrize(
