@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import signal
+import struct
 import zipfile
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import nn
 
 from cogd.training import Recipe, fit, read_recipe
 from cogd.training.data import folder as folder_module
-from cogd.training.data.folder import MEAN, STD, load_folder, middle_box, random_box
+from cogd.training.data.folder import MEAN, STD, DecodedImages, load_folder, middle_box, random_box
 
 RECIPE = Recipe(epochs=1, batch_size=4, lr=0.1, image_size=8, eval_batch_size=3)
 CPU = torch.device("cpu")
@@ -117,6 +118,55 @@ def test_too_many_bad_images_stop_the_run(images):
     train, _ = load_folder(images).batches(read_recipe(RECIPE, bad_images=0.05, batch_size=5), CPU)
     with pytest.raises(ValueError, match=r"1 of 10 images do not decode.*bad_images = 0\.05: train/cat/4\.png"):
         list(train)
+
+
+class Raising:
+    """An archive in which no image can be read, or that holds nothing but one picture."""
+
+    def __init__(self, content: Exception | bytes):
+        self.content = content
+
+    def sizes(self) -> dict[str, int]:
+        return {}
+
+    def read(self, name: str) -> bytes:
+        if isinstance(self.content, bytes):
+            return self.content
+        raise self.content
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (struct.error("unpack requires a buffer of 4 bytes"), "unpack requires"),
+        (EOFError(), "EOFError"),
+        (NotImplementedError("compression type 9"), "compression type 9"),
+        (picture(10, 200, 120), "could be decompression bomb"),
+    ],
+)
+def test_whatever_is_wrong_with_an_image_is_said_by_the_worker(monkeypatch, content, reason):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)
+    pixels, label, name, wrong = DecodedImages(Raising(content), [("train/cat/1.png", 3)], 8)[0, None]
+    assert (pixels, label, name) == (None, 3, "train/cat/1.png")
+    assert reason in wrong
+
+
+def test_an_encrypted_image_in_a_zip_counts_as_bad(images, tmp_path, caplog):
+    """The flag alone makes it so: zipfile cannot encrypt."""
+    path = tmp_path / "encrypted.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for image in sorted(images.rglob("*.png")):
+            archive.write(image, image.relative_to(images))
+        [info] = [info for info in archive.infolist() if info.filename == "val/dog/1.png"]
+        info.flag_bits |= 1
+    content = bytearray(path.read_bytes())
+    content[info.header_offset + 6] |= 1
+    path.write_bytes(content)
+    _, test = load_folder(path).batches(read_recipe(RECIPE, bad_images=0.3), CPU)
+    with caplog.at_level(logging.WARNING):
+        assert [shade for inputs, _ in test for shade in shades(inputs)] == [0, 20, 40, 30]
+    assert "val/dog/1.png" in caplog.text
+    assert "password required" in caplog.text
 
 
 def test_a_batch_without_an_image_is_refused(images):

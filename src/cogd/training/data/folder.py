@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import signal
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -31,6 +32,18 @@ SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as torchvision's weights expect
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a training crop, as usual on ImageNet
 TEST_SHARE = 224 / 256  # of a test image's shorter side
+UNREADABLE = (  # what Pillow and zipfile raise at damaged, encrypted or enormous images
+    UnidentifiedImageError,
+    Image.DecompressionBombError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    OSError,
+    EOFError,
+    ValueError,
+    SyntaxError,
+    RuntimeError,
+)
 
 logger = logging.getLogger(__name__)
 Box = tuple[float, float, float, float]  # left, upper, right, lower
@@ -187,8 +200,8 @@ class DecodedImages(Dataset[tuple[Tensor | None, int, str, str]]):
             with Image.open(io.BytesIO(self.archive.read(name))) as image:
                 box = middle_box(*image.size) if chance is None else random_box(*image.size, *chance.tolist())
                 piece = image.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR, box)
-        except (UnidentifiedImageError, OSError, ValueError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
-            return None, label, name, str(error)
+        except UNREADABLE as error:
+            return None, label, name, str(error) or type(error).__name__
         return torch.from_numpy(np.array(piece)).permute(2, 0, 1), label, name, ""
 
 
