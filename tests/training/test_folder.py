@@ -129,6 +129,9 @@ class Raising:
     def sizes(self) -> dict[str, int]:
         return {}
 
+    def folders(self) -> list[str]:
+        return []
+
     def read(self, name: str) -> bytes:
         if isinstance(self.content, bytes):
             return self.content
@@ -181,6 +184,16 @@ def empty_class(root):
     (root / "train/bird").mkdir()
 
 
+def empty_test_class(root):
+    for path in (root / "val/dog").iterdir():
+        path.unlink()
+
+
+def unsupported_class(root):
+    (root / "train/bird").mkdir()
+    (root / "train/bird/1.heic").write_bytes(b"ftypheic")
+
+
 def stranger(root):
     (root / "val/cat").rename(root / "val/cow")
 
@@ -192,15 +205,20 @@ def no_test(root):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (empty_class, "no image in the class folder bird"),
+        (empty_class, "no image in the class folder train/bird; fill or remove it"),
+        (empty_test_class, "no image in the class folder val/dog"),
+        (unsupported_class, r"no image in the class folder train/bird.*Images are files that end in \.bmp"),
         (stranger, "classes that training lacks: cow"),
         (no_test, "no images as val/CLASS/IMAGE or validation/CLASS/IMAGE or test/CLASS/IMAGE"),
     ],
 )
-def test_what_is_missing_is_said_before_training(images, damage, message):
+def test_what_is_missing_is_said_before_training(images, tmp_path, damage, message):
     damage(images)
-    with pytest.raises(ValueError, match=message):
-        load_folder(images)
+    for name, root in (("flat", images), ("nested", images.parent)):
+        shutil.make_archive(str(tmp_path.parent / name), "zip", root)
+    for path in (images, tmp_path.parent / "flat.zip", tmp_path.parent / "nested.zip"):
+        with pytest.raises(ValueError, match=message):
+            load_folder(path)
 
 
 def test_recipes_that_do_not_fit_folders(images, tmp_path):
