@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import signal
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from cogd import CoGD, couple_conv_norm
 from cogd.models import build
 from cogd.training import DivergedError, Recipe, fit, read_recipe
 from cogd.training.data import load_data
+from cogd.training.data.memory import Images
 from cogd.training.run import RunFolder
 from cogd.training.schedule import rate_factor
 from cogd.training.state import seed_epoch
@@ -42,8 +44,8 @@ class Small(nn.Module):
 class Shuffled:
     """A user's own data: shuffled with torch's generator at each epoch."""
 
-    def __init__(self, batches: int = 5):
-        generator = torch.Generator().manual_seed(1)
+    def __init__(self, batches: int = 5, start: int = 1):
+        generator = torch.Generator().manual_seed(start)
         self.inputs = torch.randn(8 * batches, 2, 4, 4, generator=generator)
         self.targets = torch.randint(3, (8 * batches,), generator=generator)
 
@@ -295,7 +297,12 @@ def test_a_full_disk_is_reported_with_the_path_of_the_log(tmp_path):
         ({"recipe": read_recipe(RECIPE, lr=0.2)}, r"recipe\.lr is 0\.1 there and 0\.2 now"),
         ({"seed": 3}, "seed is 0 there and 3 now"),
         ({"model": Small(4)}, r"model\.parameters is"),
-        ({"data": (Shuffled(4), DATA[1])}, "data is '5 batches' there and '4 batches' now"),
+        ({"data": (Shuffled(4), DATA[1])}, "data is '5 batches, 2 of test' there and '4 batches, 2 of test' now"),
+        ({"data": (DATA[0], list(Shuffled(3)))}, "data is '5 batches, 2 of test' there and '5 batches, 3 of test' now"),
+        (
+            {"data": (Shuffled(start=2), DATA[1])},
+            r"first_batch is '\(8, 2, 4, 4\) float32, \(8,\) int64, \w+' there and",
+        ),
     ],
 )
 def test_resuming_something_else_is_refused_with_the_difference(tmp_path, change, message):
@@ -453,6 +460,49 @@ def test_data_must_have_a_length_and_begin_anew():
 
     with pytest.raises(ValueError, match="yielded 5 batches, but its length is 6"):
         run(data=(Liar(batches), DATA[1]))
+
+
+class Streamed:
+    """Batches that nobody has before they come."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+@pytest.mark.parametrize("bad", [-1, 3])
+@pytest.mark.parametrize(("place", "name"), [(0, "the training data"), (1, "the test data")])
+def test_a_label_out_of_range_in_the_last_batch_is_named(tmp_path, bad, place, name):
+    """Before training where all labels are at hand; else when its batch comes, instead of by a failing kernel."""
+    data = [list(DATA[0]), list(DATA[1])]
+    inputs, targets = data[place][-1]
+    data[place][-1] = inputs, torch.cat([targets[:-1], torch.tensor([bad])])
+    message = rf"labels must be from 0 to 2.*; batch {len(data[place])} of {name} has {bad}\."
+    with pytest.raises(ValueError, match=message):
+        run(data=tuple(data), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=message):
+        run(data=tuple(map(Streamed, data)))
+    if place:  # an evaluation of one's own may mean something else by it
+        assert run(data=tuple(data), evaluate=lambda model, batches: {"none": 0.0})[1].status == "complete"
+
+
+def test_probabilities_are_no_labels_out_of_range():
+    soft = [(inputs, torch.full((8, 3), 1 / 3)) for inputs, _ in DATA[0]]
+    assert run(data=(Streamed(soft), DATA[1]))[1].status == "complete"
+
+
+def test_a_network_with_fewer_outputs_than_the_data_has_classes_is_refused():
+    digits = load_data("digits")
+    first = [int(label) < 5 for label in digits.train.labels]  # so that hardly a label is out of range
+    few = Images(digits.train.pixels[first], digits.train.labels[first])
+    with pytest.raises(ValueError, match="the model has 5 outputs, but digits has 10 classes"):
+        run(build("digits", 5), replace(digits, train=few), read_recipe("digits"))
 
 
 def test_choices_that_exclude_each_other():
