@@ -61,6 +61,18 @@ def test_mistakes_are_one_line(tmp_path, arguments, message):
     assert not (tmp_path / "run").exists()
 
 
+def test_the_examples_of_the_help_work_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [line.split("#")[0].split()[1:] for line in cogd("train", "--help").stdout.splitlines() if "  cogd" in line]
+    first, second = (line for line in lines if "--data" not in line)
+    for line in (first, second):
+        done = cogd(*line, "--epochs", "1")
+        assert done.exit_code == 0, done.output
+    compared = next(line for line in cogd("compare", "--help").stdout.splitlines() if "--metric" in line).split()
+    metric = compared[compared.index("--metric") + 1]
+    assert cogd("compare", "runs/digits", "runs/paper", "--metric", metric).exit_code == 0
+
+
 def test_seeds_are_refused_in_the_folder_of_a_single_run(tmp_path):
     folder = tmp_path / "run"
     assert cogd("train", "-o", str(folder), "--epochs", "1").exit_code == 0

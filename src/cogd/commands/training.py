@@ -40,9 +40,9 @@ def train(
     rule, order, scale, active, precision, compile.
 
     Examples:
-      cogd train                                               # a small network on 8x8 digits
-      cogd train --epochs 3 --lr 0.05 --rule paper --order 2   # fields of the recipe
-      cogd train --data cifar10:data --seeds 5 --at-once 5     # ResNet-18, five seeds on one GPU
+      cogd train                                                  # a small network on 8x8 digits
+      cogd train -o runs/paper --epochs 3 --rule paper --order 2  # fields of the recipe
+      cogd train --data cifar10:data --seeds 5 --at-once 5        # ResNet-18, five seeds on one GPU
       cogd train --data folder:photos.zip --no-flip --device cpu --json
     """
     from cogd.models import build
@@ -90,7 +90,7 @@ def compare(
 
     Examples:
       cogd compare runs/plain runs/cogd                # accuracy
-      cogd compare runs/plain runs/cogd --metric loss --json
+      cogd compare runs/plain runs/cogd --metric test_loss --json
     """
     return _comparison(runs, metric)
 
