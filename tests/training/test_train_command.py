@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -147,32 +148,44 @@ def test_a_run_that_is_not_there():
     assert "nowhere holds no finished run" in result.stderr
 
 
-def kill_and_resume(folder, kills: int, options, pick: random.Random) -> int:
-    """Start the same command until it completes, killing it `kills` times; return how often it was resumed."""
-    resumed = 0
-    for _ in range(kills):
+def entries(folder, event: str) -> list[dict[str, Any]]:
+    """Return the log's whole lines about an event."""
+    log = folder / "log.jsonl"
+    lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+    return [entry for line in lines if line.endswith("\n") and (entry := json.loads(line))["event"] == event]
+
+
+def kill_and_resume(folder, kills: int, options, seconds: float) -> None:
+    """Start the same command until it completes, killing it so often, each time within so long after it began."""
+    pick = random.Random(kills)
+    for begun in range(kills):
         process = start(folder, *options)
-        deadline = time.monotonic() + 200
-        while not (folder / "log.jsonl").exists() and time.monotonic() < deadline:
+        while len(entries(folder, "begin")) == begun:
+            assert process.poll() is None, process.communicate()
             time.sleep(0.01)
-        time.sleep(pick.uniform(0.0, 3.0) if resumed else pick.uniform(0.0, 1.0))
+        time.sleep(pick.uniform(0.0, seconds))
+        assert process.poll() is None, "it was done before it could be killed"
         process.send_signal(signal.SIGKILL)
-        _, err = process.communicate()
-        resumed += "going on in" in err
-    resumed += "going on in" in finish(start(folder, *options))
-    return resumed
+        process.communicate()
+    finish(start(folder, *options))
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_killed_and_resumed_equals_never_killed(tmp_path, kills):
-    """Killed by -9 at random moments: the same weights, bit for bit, and every epoch logged once."""
-    options = ("--epochs", "30" if kills > 2 else "6", "--batch-size", "128", "--rule", "rollback", "--cutout", "3")
+    """Killed by -9 at random moments of its training: the same weights, bit for bit, and every epoch logged once."""
+    epochs = 5 * kills if kills > 2 else 12
+    options = ("--epochs", str(epochs), "--batch-size", "128", "--rule", "rollback", "--cutout", "3")
     finish(start(tmp_path / "whole", *options))
-    kill_and_resume(tmp_path / "killed", kills, options, random.Random(kills))
+    seconds = sum(epoch["seconds"] for epoch in entries(tmp_path / "whole", "epoch"))
+    kill_and_resume(tmp_path / "killed", kills, options, seconds / kills)  # half of the run in all, on average
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "killed")]
     assert weights[0] == weights[1]
-    lines = [json.loads(line) for line in (tmp_path / "killed/log.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in lines if line["event"] == "epoch"] == list(range(1, int(options[1]) + 1))
+    assert [epoch["epoch"] for epoch in entries(tmp_path / "killed", "epoch")] == list(range(1, epochs + 1))
+    begun = [begin["epoch"] for begin in entries(tmp_path / "killed", "begin")]
+    assert len(begun) == kills + 1
+    assert begun == sorted(begun)
+    assert sum(epoch > 0 for epoch in begun) >= kills / 2, begun  # it went on, it did not begin anew
+    assert len(set(begun)) > kills / 4, begun  # from one place and another
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
