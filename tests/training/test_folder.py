@@ -1,6 +1,7 @@
 """Images in class folders and zips: complete, in order, the same however many workers decode them."""
 
 import io
+import json
 import logging
 import os
 import shutil
@@ -13,7 +14,9 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from typer.testing import CliRunner
 
+from cogd.cli import app
 from cogd.training import Recipe, fit, read_recipe
 from cogd.training.data import folder as folder_module
 from cogd.training.data.folder import MEAN, STD, DecodedImages, load_folder, middle_box, random_box
@@ -253,6 +256,36 @@ def test_a_run_on_a_zip_resumes_exactly(images, tmp_path):
     resumed, result = attempt("run")
     assert result.status == "complete"
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+
+
+def train_and_evaluate(archive, folder, *options):
+    """Return the metrics of `cogd train` and those of `cogd evaluate`."""
+    commands = (
+        ("train", "--data", f"folder:{archive}", "--epochs", "1", "-o", str(folder), *options),
+        ("evaluate", str(folder)),
+    )
+    done = [CliRunner().invoke(app, [*command, "--device", "cpu", "--json"]) for command in commands]
+    assert [result.exit_code for result in done] == [0, 0], [result.output for result in done]
+    return [json.loads(result.stdout) for result in done]
+
+
+def test_the_command_line_trains_on_a_zip_and_evaluates(images, tmp_path):
+    shutil.make_archive(str(tmp_path / "set"), "zip", images)
+    options = ("--image-size", "32", "--batch-size", "4", "--eval-batch-size", "3")
+    trained, evaluated = train_and_evaluate(tmp_path / "set.zip", tmp_path / "run", *options)
+    assert evaluated == trained
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert (config["model"]["name"], config["recipe"]["flip"]) == ("resnet18_imagenet", True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif("COGD_DATA" not in os.environ, reason="COGD_DATA names no folder with imagenette128.zip")
+def test_the_command_line_trains_on_imagenette_and_evaluates(tmp_path):
+    archive = f"{os.environ['COGD_DATA']}/imagenette128.zip"
+    trained, evaluated = train_and_evaluate(archive, tmp_path / "run", "--image-size", "48", "--lr", "0.05")
+    assert evaluated == pytest.approx(trained)
+    assert trained["accuracy"] > 0.2  # ten classes
 
 
 @pytest.mark.slow

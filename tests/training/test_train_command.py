@@ -148,6 +148,17 @@ def test_a_run_that_is_not_there():
     assert "nowhere holds no finished run" in result.stderr
 
 
+@pytest.mark.slow
+def test_the_digits_recipe_takes_less_than_a_minute(tmp_path):
+    began = time.monotonic()
+    out = finish(start(tmp_path / "run", "--json"))
+    assert time.monotonic() - began < 60
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert len(result["history"]) == 12
+    assert result["metrics"]["accuracy"] > 0.95
+    assert f'"accuracy": {result["metrics"]["accuracy"]}' in out
+
+
 def entries(folder, event: str) -> list[dict[str, Any]]:
     """Return the log's whole lines about an event."""
     log = folder / "log.jsonl"
