@@ -5,8 +5,10 @@ import json
 import logging
 import math
 import os
+import re
 import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -519,6 +521,23 @@ def test_bfloat16_runs_and_is_part_of_the_config(tmp_path):
     assert math.isfinite(result.metrics["test_loss"])
     with pytest.raises(ValueError, match="precision is 'bfloat16' there and 'float32' now"):
         run(folder=tmp_path, device="cpu")
+
+
+def test_the_guides_example_runs_and_is_complete_the_second_time(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    guide = (Path(__file__).parents[2] / "docs/training.md").read_text()
+    [example] = [block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "fit(" in block]
+    first, second = (exec(example, {}) or capsys.readouterr() for _ in range(2))
+    assert first.out.startswith("complete {'test_loss': ")
+    assert second.out == first.out
+    assert "runs/mine is complete; nothing to do" in second.err
+
+
+def test_the_guides_recipe_is_one(tmp_path):
+    guide = (Path(__file__).parents[2] / "docs/training.md").read_text()
+    [recipe] = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
+    (tmp_path / "mine.toml").write_text(recipe)
+    assert read_recipe(tmp_path / "mine.toml").rule == "rollback"
 
 
 def test_the_digits_are_learned():

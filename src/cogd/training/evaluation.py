@@ -13,7 +13,16 @@ from cogd.training.run import load_run
 
 
 def evaluate_run(folder: str | Path, *, data: str | None = None, device: str = "auto") -> dict[str, float]:
-    """Return the test metrics of a run of one of `cogd.models`; `data` names its data where that has moved."""
+    """Return the test metrics of a run of one of `cogd.models`; `data` names its data where that has moved.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from cogd.training import fit, read_recipe
+    >>> with TemporaryDirectory() as folder:
+    ...     how = {"folder": folder, "name": "digits", "progress": False}
+    ...     result = fit(build("digits", 10), "digits", read_recipe("digits", epochs=1), **how)
+    ...     evaluate_run(folder) == result.metrics
+    True
+    """
     run = load_run(folder)
     recipe = Recipe.model_validate({**run.config["recipe"], "precision": run.config["precision"]})
     loaded = load_data(data or run.config["source"])
