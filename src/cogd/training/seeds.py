@@ -30,6 +30,8 @@ def fit_seeds(
     `at_once`, so many runs share the device, each in a process of its own: `build` and `options` must be picklable, and
     the data must be what its `source` names.
     """
+    if (Path(folder) / "config.json").exists():
+        raise ValueError(f"{folder} holds a single run; choose another folder for runs of several seeds.")
     if at_once > 1:
         return _fit_together(build, data, recipe, seeds, Path(folder), at_once, options)
     results: list[Result] = []

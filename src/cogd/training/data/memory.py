@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from cogd.training.augment import Augmentation, normalize
+from cogd.training.labels import check_labels
 from cogd.training.recipe import Recipe
 
 AUGMENTED_AT_ONCE = 4096  # images; a few large operations instead of many small ones
@@ -38,6 +39,10 @@ class MemoryData:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     fingerprint: str
+
+    def __post_init__(self):
+        for name, images in (("training", self.train), ("test", self.test)):
+            check_labels(images.labels, len(self.classes), f"the {name} part of {self.source}")
 
     def batches(self, recipe: Recipe, device: torch.device) -> tuple["TrainBatches", "TestBatches"]:
         """Return the recipe's training and test batches."""
