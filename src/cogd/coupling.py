@@ -31,6 +31,7 @@ class Quantile:
             )
 
 
+ALL = slice(None)  # of the coordinates
 Threshold = float | Literal["mean", "median"] | Quantile
 
 
@@ -112,29 +113,30 @@ class Coupling:
         """The tensor that the rule moves."""
         return self.sparse if self.project == "sparse" else self.partner
 
-    def sparse_blocks(self, tensor: Tensor) -> Tensor:
+    def sparse_blocks(self, tensor: Tensor, of: slice = ALL) -> Tensor:
         """Return a tensor shaped like the sparse side as (coordinates, numbers of each)."""
-        return tensor.movedim(self.sparse_dim, 0).flatten(1) if tensor.ndim > 1 else tensor.unsqueeze(1)
+        rows = tensor.movedim(self.sparse_dim, 0)[of]
+        return rows.reshape(len(rows), -1)
 
-    def partner_blocks(self, tensor: Tensor) -> Tensor:
+    def partner_blocks(self, tensor: Tensor, of: slice = ALL) -> Tensor:
         """Return a tensor shaped like the partner as (coordinates, kernels, numbers of each).
 
         A projected partner is corrected kernel by kernel: the first dimension besides `partner_dim` tells them apart,
         as i does in W_ij of a convolution's weight; what follows belongs to the kernel. Otherwise a coordinate is one.
         """
-        rows = tensor.movedim(self.partner_dim, 0)
+        rows = tensor.movedim(self.partner_dim, 0)[of]
         if self.project == "sparse" or tensor.ndim == 1:
-            return rows.reshape(self.size, 1, -1)
-        return rows.reshape(self.size, rows.shape[1], -1)
+            return rows.reshape(len(rows), 1, -1)
+        return rows.reshape(len(rows), rows.shape[1], -1)
 
-    def projected_blocks(self, tensor: Tensor) -> Tensor:
+    def projected_blocks(self, tensor: Tensor, of: slice = ALL) -> Tensor:
         """Return a tensor shaped like the projected side as its blocks."""
-        return self.sparse_blocks(tensor) if self.project == "sparse" else self.partner_blocks(tensor)
+        return self.sparse_blocks(tensor, of) if self.project == "sparse" else self.partner_blocks(tensor, of)
 
-    def from_projected_blocks(self, blocks: Tensor) -> Tensor:
-        """Return blocks of the projected side in that side's own shape."""
-        dim = self.sparse_dim if self.project == "sparse" else self.partner_dim
-        return blocks.reshape(self.projected.movedim(dim, 0).shape).movedim(0, dim)
+    def put(self, blocks: Tensor, of: slice = ALL) -> None:
+        """Write blocks into the projected tensor."""
+        rows = self.projected.movedim(self.sparse_dim if self.project == "sparse" else self.partner_dim, 0)[of]
+        rows.copy_(blocks.view(rows.shape))
 
 
 def couple_named(model: nn.Module, pairs: Iterable[tuple[str, str]], **options) -> list[Coupling]:

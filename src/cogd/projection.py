@@ -5,6 +5,7 @@ Row j of every tensor belongs to coordinate j. Shapes:
     sparse    (J, P)     x_j: P numbers a coordinate, 1 for norm scales and masks
     partner   (J, I, M)  A_j: I kernels of M numbers; I = 1 where the kernels of a coordinate are not told apart
     slope     (J, P) or (J, I), by broadcasting
+    beta      like slope
 
 Low precision is computed in float32. A value that would leave the finite numbers is never written: see `project`.
 """
@@ -21,6 +22,11 @@ def block_norms(blocks: Tensor) -> Tensor:
 def is_open(sparse_norms: Tensor, partner_norms: Tensor, sparse_threshold, partner_threshold) -> Tensor:
     """Return where the sparse side fell behind: (not s(x)) and s(A).  [Eqs. bch2, sign_function]"""
     return (sparse_norms < sparse_threshold) & (partner_norms >= partner_threshold)
+
+
+def change(present: Tensor, earlier: Tensor) -> Tensor:
+    """Return delta = present - earlier; in half precision the difference of two near values would keep few digits."""
+    return _wide(present) - earlier
 
 
 def slope_product(partner_gradient: Tensor, partner_change: Tensor, sparse_change: Tensor, sparse: Tensor) -> Tensor:
@@ -44,16 +50,19 @@ def kernel(slope: Tensor, sparse: Tensor, order: int) -> Tensor:
 
 def sparse_correction(slope: Tensor, sparse: Tensor, rate, order: int) -> Tensor:
     """Return beta_j x_j(t) for the signed `rate` = +-scale * eta; |beta_j| <= 1 for orders above 1.  [Eq. coupled5]"""
-    return rate * slope if order == 1 else _bounded_beta(slope, sparse, rate, order) * _wide(sparse)
+    return rate * slope if order == 1 else bounded_beta(slope, sparse, rate, order) * _wide(sparse)
 
 
-def partner_correction(slope: Tensor, sparse: Tensor, partner: Tensor, rate, order: int) -> Tensor:
-    """Return beta_ij A_ij(t), |beta_ij| <= 1, for the signed `rate` = +-scale * eta.  [Eqs. bt_cnnlearning, gcapcnn]"""
-    return _bounded_beta(slope, sparse, rate, order).unsqueeze(-1) * _wide(partner)
+def partner_correction(beta: Tensor, partner: Tensor) -> Tensor:
+    """Return beta_ij A_ij(t) for a beta of each kernel.  [Eq. bt_cnnlearning]"""
+    return beta.unsqueeze(-1) * _wide(partner)
 
 
-def _bounded_beta(slope: Tensor, sparse: Tensor, rate, order: int) -> Tensor:
-    """Return rate * c_j within |beta| <= 1; NaN, which `project` refuses, where the slope itself is not finite."""
+def bounded_beta(slope: Tensor, sparse: Tensor, rate, order: int) -> Tensor:
+    """Return beta = rate * c_j within |beta| <= 1, for the signed `rate` = +-scale * eta.  [Eqs. coupled4, gcapcnn]
+
+    It is NaN, which `project` refuses, where the slope itself is not finite.
+    """
     beta = (rate * kernel(slope, sparse, order)).clamp(-1.0, 1.0)
     return torch.where(finite(slope), beta, torch.nan)
 
