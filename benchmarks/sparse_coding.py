@@ -176,7 +176,7 @@ def merged(files: Files, name: str, options: argparse.Namespace) -> Result | Non
     own = {part: {k: v for k, v in found.items() if k not in about} for part, found in mine.items()}
     learning = {s: {n.partition("-")[2]: p for n, p in own.items() if n.startswith(f"{s}-")} for s in SOLVERS}
     others = {n: p for n, p in own.items() if n.partition("-")[0] not in SOLVERS}
-    return rounded({**shared, **settings, "learning": learning, **others})
+    return rounded({"set": name, **shared, **settings, "learning": learning, **others})
 
 
 def rounded(value: Any) -> Any:
