@@ -148,6 +148,16 @@ def test_a_side_that_is_not_floating_point_is_refused(side, dtype):
         coupling(**{side: parameter(4, 4, dtype=dtype)})
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+@pytest.mark.parametrize("side", ["sparse", "partner"])
+@pytest.mark.parametrize("compressed", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr])
+def test_a_side_that_is_not_dense_is_refused(side, compressed):
+    with pytest.raises(
+        TypeError, match=rf"^{side} must be dense; got layout torch\.sparse_\w+\. Convert it by to_dense"
+    ):
+        coupling(**{side: nn.Parameter(compressed(torch.ones(4, 4)))})
+
+
 @pytest.mark.parametrize("side", ["sparse", "partner"])
 @pytest.mark.parametrize("dim", [2, -3, 0.0, "0", None, True])
 def test_a_wrong_dimension_is_refused(side, dim):

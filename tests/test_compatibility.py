@@ -617,13 +617,14 @@ def test_maximizing_the_negated_loss_is_minimizing(base, rule):
 
 
 @moving_rules
+@pytest.mark.parametrize("period", [1, 3])
 @pytest.mark.parametrize("with_closure", [False, True])
-def test_a_sparse_gradient_is_refused_before_anything_moves(rule, with_closure):
+def test_a_sparse_gradient_is_refused_before_anything_moves(rule, period, with_closure):
     embedding, linear = nn.Embedding(5, 1, sparse=True), nn.Linear(5, 3, bias=False)
     side: Any = "partner" if rule == "paper" else "sparse"
     coupling = Coupling(embedding.weight, linear.weight, partner_dim=1, project=side, name="words")
     base = torch.optim.SGD([embedding.weight, linear.weight], lr=0.1, momentum=0.9)
-    optimizer = CoGD(base, [coupling], rule=rule)
+    optimizer = CoGD(base, [coupling], rule=rule, period=period)
     before = [p.detach().clone() for p in (embedding.weight, linear.weight)]
 
     def closure():
@@ -635,3 +636,41 @@ def test_a_sparse_gradient_is_refused_before_anything_moves(rule, with_closure):
         optimizer.step(closure if with_closure else closure() and None)
     assert identical([embedding.weight.detach(), linear.weight.detach()], before)
     assert not base.state
+
+
+# The state as one mapping
+
+
+@pytest.mark.parametrize("base", ["sgd", "momentum", "adagrad"])
+@all_rules
+def test_reading_the_state_leaves_the_bases_alone(base, rule):
+    model, optimizer = build(base, rule)
+    for steps in (0, 1, 3):
+        train(model, optimizer, DATA[:steps])
+        before = dict(optimizer.base.state)
+        known = {p for p in model.parameters() if p in before or optimizer.memory_of(p)}
+        for p in model.parameters():
+            assert (p in optimizer.state) == (p in known)
+            assert identical(dict(optimizer.state[p]), {**before.get(p, {}), **optimizer.memory_of(p)})
+            assert (optimizer.state.get(p) is None) == (p not in known)
+        assert {*optimizer.state} == known
+        assert len(optimizer.state) == len(known)
+        assert optimizer.base.state.keys() == before.keys()
+
+
+@pytest.mark.parametrize("base", ["sgd", "momentum", "adam"])
+@moving_rules
+def test_clearing_the_state_starts_base_and_rule_afresh(base, rule):
+    model, optimizer = build(base, rule)
+    optimizer.state.clear()
+    train(model, optimizer, DATA[:5])
+    optimizer.state.clear()
+    assert not optimizer.state
+    assert not optimizer.base.state
+    fresh, fresh_optimizer = build(base, rule)
+    fresh.load_state_dict(model.state_dict())
+    for run in (model, optimizer), (fresh, fresh_optimizer):
+        train(*run, DATA[5:])
+    assert identical(everything(model, optimizer), everything(fresh, fresh_optimizer))
+    with pytest.raises(KeyError):
+        del optimizer.state[nn.Parameter(torch.ones(2))]

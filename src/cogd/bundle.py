@@ -65,10 +65,9 @@ class Bundle:
         alpha_A = threshold_value(of_kind.partner_threshold, R_A)
         return projection.is_open(R_x, R_A, alpha_x, alpha_A)
 
-    def with_gradients(self) -> "Bundle | None":
+    def with_gradients(self) -> "Bundle":
         """Return those couplings of which both sides have a gradient."""
-        active = tuple(c for c in self.couplings if c.sparse.grad is not None and c.partner.grad is not None)
-        return Bundle(active) if active else None
+        return Bundle(tuple(c for c in self.couplings if c.sparse.grad is not None and c.partner.grad is not None))
 
 
 def bundled(couplings: Iterable[Coupling], param_groups: Sequence[dict[str, Any]]) -> list[Bundle]:

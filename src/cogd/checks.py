@@ -65,7 +65,7 @@ def check_couplings(couplings: Sequence[Any], base: Optimizer, rule: Any) -> Non
 
 
 def refuse_sparse_gradients(couplings: Iterable[Coupling]) -> None:
-    """Refuse gradients in a sparse layout, whose absent entries the rule would have to guess."""
+    """Refuse sparse gradients, whose absent entries the rule would have to guess; a dense tensor's are COO if any."""
     for coupling in couplings:
         if any(side.grad is not None and side.grad.is_sparse for side in (coupling.sparse, coupling.partner)):
             raise RuntimeError(f"coupling {coupling.name!r} got a sparse gradient; use dense ones (sparse=False).")

@@ -265,6 +265,8 @@ def _check_side(side: str, tensor: Any, dim: int) -> None:
         raise TypeError(f"{side} has no shape yet; run the lazy module once before coupling it.")
     if is_sharded(tensor):
         raise TypeError(f"{side} is a DTensor; its coordinates span devices, which CoGD does not support. Use DDP.")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{side} must be dense; got layout {tensor.layout}. Convert it by to_dense().")
     if not tensor.is_floating_point():
         raise TypeError(f"{side} must hold real floating-point numbers; got {tensor.dtype}.")
     if tensor.ndim == 0 or tensor.numel() == 0:

@@ -113,7 +113,7 @@ class CoGD(Optimizer):
     @property
     def state(self) -> JointState:  # type: ignore[override]
         """The state of each parameter, the base's and the rule's, as one live mapping."""
-        return JointState(self.base.state, self._held, self.memory_of)
+        return JointState(self.base.state, self._held, self.memory_of, self._forget)
 
     @property
     def last_stats(self) -> list[ProjectionStats]:
@@ -132,23 +132,23 @@ class CoGD(Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step of the base; every `period`-th is a projecting one. The closure runs as the base runs it."""
-        if not self.projects_next:
-            loss = self.base.step() if closure is None else self.base.step(closure)
-        elif closure is None:
-            observed = self._observe()
+        projecting = self.projects_next
+        if closure is None:
+            observed = self._observe(projecting)
             loss = self.base.step()
-            self._project(observed)
         else:
             seen: list[list[Observation]] = []
 
             def observed_closure():
                 value = closure()
                 if not seen:  # a base such as LBFGS calls again, from elsewhere
-                    seen.append(self._observe())
+                    seen.append(self._observe(projecting))
                 return value
 
             loss = self.base.step(observed_closure)
-            self._project(seen[0])
+            observed = seen[0]
+        if projecting:
+            self._project(observed)
         self._hold_room()
         self._counts["cogd_steps"] += 1
         return loss
@@ -209,7 +209,7 @@ class CoGD(Optimizer):
         memory = {owners[position]: entries for position, entries in mine.items() if position in owners}
         check_memory(memory, self._remembered(), self._key)
         self.base.load_state_dict({**state_dict, "state": base})
-        self._held.clear()
+        self._forget()
         self._held.update({p: entries[self._key].to(p, copy=True) for p, entries in memory.items()})
         counts = next(iter(memory.values()), {})
         self._counts.update({name: counts.get(name, 0) for name in self._counts})
@@ -234,6 +234,10 @@ class CoGD(Optimizer):
     def _key(self) -> str:
         """What the held tensors are: values after a projection for rollback, before the base's step otherwise."""
         return "cogd_projected" if self.rule == "rollback" else "cogd_held"
+
+    def _forget(self) -> None:
+        self._held.clear()
+        self._counts.update(dict.fromkeys(self._counts, 0))
 
     def _parameters(self) -> Iterator[Tensor]:
         """Yield the parameters in the order of state_dict's positions."""
@@ -260,15 +264,17 @@ class CoGD(Optimizer):
             for present, earlier in zip(pieces(p), pieces(held), strict=True):
                 torch.where(projection.finite(present), present, earlier, out=earlier)
 
-    def _observe(self) -> list[Observation]:
+    def _observe(self, projecting: bool = True) -> list[Observation]:
         """Judge the gates and form the corrections at (x(t), A(t)) and their gradients."""
+        if self.rule is not None:
+            refuse_sparse_gradients(self.couplings)
+        if not projecting:
+            return []
         if not all(bundle.holds for bundle in self._bundles):
             self._bundles[:] = bundled(self.couplings, self.param_groups)
-        active = [found for bundle in self._bundles if (found := bundle.with_gradients()) is not None]
-        refuse_sparse_gradients(coupling for bundle in active for coupling in bundle.couplings)
-        seen = active if self._counts["cogd_projections"] else []
+        active = [bundle.with_gradients() for bundle in self._bundles if self._counts["cogd_projections"]]
         with torch.no_grad():  # not as a decorator: torch.compile takes whole only those functions that name torch
-            observations = [self._observation(bundle) for bundle in seen]
+            observations = [self._observation(bundle) for bundle in active if bundle.couplings]
         if self.rule != "rollback":
             self._hold()
         return observations

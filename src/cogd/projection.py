@@ -86,7 +86,6 @@ def partner_correction(beta: Tensor, partner: Tensor) -> Tensor:
     return beta.unsqueeze(-1) * _wide(partner)
 
 
-
 def bounded_beta(slope: Tensor, sparse: Tensor, rate, order: int) -> Tensor:
     """Return beta = rate * c_j within |beta| <= 1, for the signed `rate` = +-scale * eta.  [Eqs. coupled4, gcapcnn]
 

@@ -2,6 +2,7 @@
 
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor
@@ -10,22 +11,47 @@ PREFIX = "cogd_"
 
 
 class JointState(MutableMapping):
-    """Both states of each parameter as one live mapping; what is written goes to its owner."""
+    """Both states of each parameter as one live mapping; what is written goes to its owner.
 
-    def __init__(self, base: MutableMapping, held: dict[Tensor, Tensor], memory_of: Callable[[Tensor], dict[str, Any]]):
-        self._base, self._held, self._memory_of = base, held, memory_of
+    As in any optimizer a parameter without state has empty entries, but reading them, here, leaves the base's alone.
+    Without the memory of one parameter the rule starts afresh.
+    """
+
+    def __init__(
+        self,
+        base: MutableMapping,
+        held: dict[Tensor, Tensor],
+        memory_of: Callable[[Tensor], dict[str, Any]],
+        forget: Callable[[], None],
+    ):
+        self._base, self._held, self._memory_of, self._forget = base, held, memory_of, forget
+
+    def __contains__(self, parameter: object) -> bool:
+        return parameter in self._base or parameter in self._held
 
     def __getitem__(self, parameter: Tensor) -> MutableMapping[str, Any]:
-        return ChainMap(self._base[parameter], self._memory_of(parameter))
+        entries = self._base[parameter] if parameter in self._base else MappingProxyType({})
+        return ChainMap(entries, self._memory_of(parameter))  # type: ignore[arg-type]  # a proxy refuses to be written
+
+    def get(self, parameter: Tensor, default: Any = None) -> Any:
+        if parameter not in self:
+            return default
+        return self[parameter]
 
     def __setitem__(self, parameter: Tensor, entries: MutableMapping[str, Any]) -> None:
-        mine, self._base[parameter] = _parted(entries)
+        mine, rest = _parted(entries)
+        if rest or parameter in self._base:
+            self._base[parameter] = rest
         for value in mine.values():
             if isinstance(value, Tensor):
                 self._held[parameter] = value
 
     def __delitem__(self, parameter: Tensor) -> None:
-        del self._base[parameter]
+        if parameter not in self:
+            raise KeyError(parameter)
+        self._base.pop(parameter, None)
+        if parameter in self._held:
+            self._forget()
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(dict.fromkeys((*self._base, *self._held)))
