@@ -95,6 +95,11 @@ class Coupling:
         for side in ("sparse", "partner"):
             _check_side(side, getattr(self, side), getattr(self, f"{side}_dim"))
             _check_threshold(f"{side}_threshold", getattr(self, f"{side}_threshold"))
+        if self.sparse.device != self.partner.device:
+            raise ValueError(
+                f"sparse is on {self.sparse.device}, partner on {self.partner.device}; they must be on one device. "
+                "Move the model there before coupling its parameters."
+            )
         if self.sparse.shape[self.sparse_dim] != self.partner.shape[self.partner_dim]:
             raise ValueError(
                 f"sparse has {self.sparse.shape[self.sparse_dim]} slices along sparse_dim={self.sparse_dim} "
@@ -146,9 +151,12 @@ def couple_named(model: nn.Module, pairs: Iterable[tuple[str, str]], **options) 
     >>> [coupling.name for coupling in couple_named(model, [("1.weight", "0.weight")])]
     ['1.weight * 0.weight']
     """
-    pairs = list(pairs)
+    pairs = list(pairs) if isinstance(pairs, Iterable) else [pairs]
     if not pairs:
         raise ValueError("pairs is empty; give at least one (sparse name, partner name).")
+    for i, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"pairs must hold tuples (sparse name, partner name); pairs[{i}] is {pair!r}.")
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name in (name for pair in pairs for name in pair if name not in parameters):
         near = difflib.get_close_matches(name, parameters) or list(parameters)[:5]
@@ -171,7 +179,9 @@ def couple_conv_norm(model: nn.Module, *, active: float = 0.95, example_inputs: 
     ['1.weight * 0.weight']
     """
     if not _is_number(active) or not 0 <= active <= 1:
-        raise ValueError(f"active must be the share of channels that count as active, from 0 to 1; got {active!r}.")
+        raise ValueError(
+            f"active must be the share of channels that count as active, from 0 to 1; got {active!r}. 95% is 0.95."
+        )
     return [
         Coupling(
             norm.weight,
@@ -228,9 +238,8 @@ def _scales(layer: nn.Module, norm: nn.Module) -> bool:
 
 def _feeds(first: nn.Module, second: nn.Module) -> bool:
     """Whether the second map's columns multiply what the first map's rows make."""
-    linear = (nn.Linear, *CONVOLUTIONS)
-    if not isinstance(first, linear) or not isinstance(second, linear):
-        return False
+    if not any(isinstance(first, kind) and isinstance(second, kind) for kind in (nn.Linear, *CONVOLUTIONS)):
+        return False  # a linear layer reads a convolution's last dimension, not its channels
     return _learned(first, second) and first.weight.shape[0] == second.weight.shape[1]
 
 
@@ -243,13 +252,21 @@ def _output_dim(layer: nn.Module) -> int:
 
 
 def _pairs(model, example_inputs, belong, what) -> list[tuple[Any, Any, str, str]]:
-    """Return neighbours in the data flow that `belong` together, once per first weight, and their weights' names."""
+    """Return neighbours in the data flow that `belong` together, once per first weight, and their weights' names.
+
+    A layer that feeds itself is no pair, and one that feeds another besides is left out as others that feed two.
+    """
+    if not isinstance(example_inputs, tuple | list | None):
+        raise TypeError(
+            f"example_inputs must be a tuple of what the model's forward takes; got {type(example_inputs).__name__}. "
+            "For one input write (input,)."
+        )
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         model = model.module
     layers = LAYERS + CHANNEL_NORMS + FEATURE_NORMS
     candidates = dict.fromkeys(pair for pair in neighbours_in(model, layers, example_inputs) if belong(*pair))
     uses = Counter(first.weight for first, _ in candidates)
-    found = [(first, second) for first, second in candidates if uses[first.weight] == 1]
+    found = [pair for pair in candidates if uses[pair[0].weight] == 1 and pair[0].weight is not pair[1].weight]
     if not found:
         raise ValueError(
             f"found no {what} in this {type(model).__name__}. Couple parameters by name: couple_named(model, pairs)."
@@ -268,7 +285,7 @@ def _check_side(side: str, tensor: Any, dim: int) -> None:
     if tensor.layout is not torch.strided:
         raise TypeError(f"{side} must be dense; got layout {tensor.layout}. Convert it by to_dense().")
     if not tensor.is_floating_point():
-        raise TypeError(f"{side} must hold real floating-point numbers; got {tensor.dtype}.")
+        raise TypeError(f"{side} must hold real floating-point numbers; got {tensor.dtype}. Convert it by float().")
     if tensor.ndim == 0 or tensor.numel() == 0:
         raise ValueError(f"{side} must have at least one dimension and one element; got shape {tuple(tensor.shape)}.")
     if not isinstance(dim, int) or isinstance(dim, bool) or not -tensor.ndim <= dim < tensor.ndim:
