@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from cogd import projection
 from cogd.bundle import Bundle, bundled, pieces
-from cogd.checks import check_base, check_couplings, check_rule, refuse_sparse_gradients
+from cogd.checks import check_base, check_rule, checked_couplings, refuse_sparse_gradients
 from cogd.coupling import Coupling
 from cogd.state import JointState, check_memory, split_memory
 
@@ -81,16 +81,14 @@ class CoGD(Optimizer):
         scale: float = 1e-3,
         period: int = 1,
     ):
-        couplings = list(couplings)
         check_base(base)
         check_rule(rule, order, scale, period)
-        check_couplings(couplings, base, rule)
-        self.base = base
-        self.couplings, self.rule, self.order, self.scale, self.period = couplings, rule, order, scale, period
+        self.base, self.couplings = base, checked_couplings(couplings, base, rule)
+        self.rule, self.order, self.scale, self.period = rule, order, scale, period
         # Written into and never assigned again: torch.compile drops assignments to an Optimizer's attributes.
         self._counts = {"cogd_steps": 0, "cogd_projections": 0}
         self._held: dict[Tensor, Tensor] = {}
-        self._bundles = bundled(couplings, base.param_groups)
+        self._bundles = bundled(self.couplings, base.param_groups)
         self._stats: list[tuple[Bundle, Tensor, list[Tensor]]] = []
         super().__setstate__({})  # the hooks of an Optimizer, without the groups that its __init__ would make
         if base.state:  # as Adagrad's from the start: from then on a state_dict must not change its layout
