@@ -57,7 +57,8 @@ class CoGD(Optimizer):
         base: the optimizer that takes the steps; it holds every coupled parameter.
         couplings: what is coupled with what; see `couple_conv_norm`, `couple_factors`, `couple_named`, `Coupling`.
         rule: "descent", the sign of the total derivative; "paper", the printed sign; "rollback", back to the value
-            after the previous projection, which takes no order or scale; None, the base alone, bit for bit.
+            after the previous projection, which takes no order or scale but the defaults; None, the base alone, bit
+            for bit.
         order: the kernel's exponent, an integer from 1. An even one makes beta's sign constant.
         scale: how strong the correction is; 1 is the full total derivative.
         period: steps from one projection to the next; the paper projects once per epoch.
