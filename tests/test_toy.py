@@ -32,7 +32,7 @@ def test_objective_by_hand(x1, x2, expected):
 
 
 def test_the_papers_constants():
-    """Section "Baseline Problem": SGD, momentum and Adam at 0.001, 0.005, 0.1, the gate open where |x1| < 1 and |x2| >= 0.5."""
+    """Rates 0.001, 0.005, 0.1, the gate open where |x1| < 1 and |x2| >= 0.5; momentum and start are ours."""
     assert toy.LEARNING_RATES == {"sgd": 0.001, "momentum": 0.005, "adam": 0.1}
     momentum = {name: toy.base_optimizer(name, [torch.zeros(1)], 0.1).defaults.get("momentum") for name in OPTIMIZERS}
     assert momentum == {"sgd": 0.0, "momentum": 0.9, "adam": None}
