@@ -96,7 +96,11 @@ def wrap(base: Optimizer, couplings: list[Coupling], rule: Rule, period: int = 3
 
 def build(base: str, rule: Rule, period: int = 3, **changes) -> tuple[nn.Sequential, CoGD]:
     """Return a model and its wrapped optimizer, the same at every call; `changes` go to every coupling."""
-    model = new_model(rule, base)
+    return around(new_model(rule, base), base, rule, period, **changes)
+
+
+def around(model: nn.Sequential, base: str, rule: Rule, period: int = 3, **changes) -> tuple[nn.Sequential, CoGD]:
+    """Return the model and a wrapped optimizer of its parameters."""
     return model, wrap(BASES[base](model.parameters()), couple(model, **changes), rule, period)
 
 

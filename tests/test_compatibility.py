@@ -16,6 +16,7 @@ from conformance import (
     SIMPLE,
     all_bases,
     all_rules,
+    around,
     bases_soon,
     batches,
     build,
@@ -484,9 +485,8 @@ def train_compiled(model, optimizer, data, backend, scheduler=None):
 )
 @all_rules
 def test_a_compiled_step_gives_the_same_numbers(backend, base, rule, period, monkeypatch):
-    model, optimizer = build(base, rule, period)
-    compiled, compiled_optimizer = build(base, rule, period)
-    model.double(), compiled.double()
+    model, optimizer = around(new_model(rule, base).double(), base, rule, period)
+    compiled, compiled_optimizer = around(new_model(rule, base).double(), base, rule, period)
     if base != "momentum":  # others may round otherwise once compiled, so that the twin compiles the base alone
         monkeypatch.setattr(optimizer.base, "step", torch.compile(optimizer.base.step, backend=backend))
     train(model, optimizer, DATA)
@@ -614,9 +614,9 @@ def test_a_tied_parameter_trains_copies_and_resumes(base):
 @bases_soon("momentum", "adam", without=("lbfgs",))  # whose closure would accumulate
 @all_rules
 def test_accumulated_gradients_equal_those_of_the_big_batch(base, rule):
-    whole, whole_optimizer = build(base, rule)
-    parts, parts_optimizer = build(base, rule)
-    whole.double().eval(), parts.double().eval()  # so that no norm takes statistics of half a batch
+    # In evaluation mode no norm takes statistics of half a batch.
+    whole, whole_optimizer = around(new_model(rule, base).double().eval(), base, rule)
+    parts, parts_optimizer = around(new_model(rule, base).double().eval(), base, rule)
     for batch in DATA:
         step_without_closure(whole, whole_optimizer, batch)
         parts_optimizer.zero_grad()
