@@ -1,5 +1,6 @@
 """The documentation as it is built: complete, nothing from elsewhere, and as a reader meets it in a browser."""
 
+import doctest
 import html
 import os
 import re
@@ -7,6 +8,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,11 @@ from cogd.cli import app
 ROOT = Path(__file__).parents[1]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOOKS = runpy.run_path(str(ROOT / "docs/hooks.py"))
-PUBLIC = [home for module in HOOKS["PUBLIC"] for home in HOOKS["public_names"](module).values()]
+PUBLIC = {
+    home: getattr(import_module(module), name)
+    for module in HOOKS["PUBLIC"]
+    for name, home in HOOKS["public_names"](module).items()
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +61,13 @@ def test_results_files_are_in_the_site(site):
 def test_every_public_name_is_in_the_reference(pages):
     anchors = {anchor for text in pages.values() for anchor in re.findall(r'id="(cogd\.[\w.]+)"', text)}
     assert len(PUBLIC) > 50
-    assert set(PUBLIC) - anchors == set()
+    assert PUBLIC.keys() - anchors == set()
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_has_an_example(name):
+    """The examples themselves run with the tests, as doctests."""
+    assert doctest.DocTestParser().get_examples(PUBLIC[name].__doc__ or "")
 
 
 def test_every_command_is_on_the_page_of_the_command_line(pages):

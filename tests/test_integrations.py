@@ -8,6 +8,7 @@ import lightning
 import pytest
 from conformance import (
     BASES,
+    CAPTURABLE,
     all_rules,
     bases_soon,
     batches,
@@ -31,7 +32,7 @@ DATA = batches(10)
 # Accelerate
 
 
-@bases_soon("sgd", "adam", without=("lbfgs",))  # Accelerate's loop gives no closure
+@bases_soon("sgd", "adam", without=("lbfgs", *CAPTURABLE))  # Accelerate's loop gives no closure
 @all_rules
 def test_accelerate_trains_and_resumes_bit_for_bit(base, rule, tmp_path):
     def prepared():
@@ -92,7 +93,7 @@ def trainer(folder: Path, epochs: int) -> lightning.Trainer:
 
 # Lightning itself uses what PyTorch has deprecated.
 @pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning")
-@bases_soon("momentum", "lbfgs")
+@bases_soon("momentum", "lbfgs", without=CAPTURABLE)
 @all_rules
 def test_lightning_trains_and_resumes_bit_for_bit(base, rule, tmp_path):
     data: Any = DataLoader(cast(Any, DATA[:4]), batch_size=None)
@@ -111,7 +112,7 @@ def test_lightning_trains_and_resumes_bit_for_bit(base, rule, tmp_path):
     assert identical(everything(resumed.model, second.optimizers[0]), everything(model, optimizer))
 
 
-@bases_soon("sgd", "adam", without=("lbfgs",))  # for which the Trainer's test has a closure
+@bases_soon("sgd", "adam", without=("lbfgs", *CAPTURABLE))  # for which the Trainer's test has a closure
 @all_rules
 def test_lightning_fabric_trains_and_resumes_bit_for_bit(base, rule, tmp_path):
     def set_up():

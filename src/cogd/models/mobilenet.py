@@ -70,5 +70,8 @@ def mobilenet_v2(num_classes: int = 10) -> MobileNetV2:
 
     Torchvision's weights do not fit it: it has an expansion also at t = 1, and a convolution in the shortcut where the
     stride is 1 and the widths differ; theirs has neither.
+
+    >>> mobilenet_v2(100).classifier
+    Linear(in_features=1280, out_features=100, bias=True)
     """
     return MobileNetV2(num_classes)

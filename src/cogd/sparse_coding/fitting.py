@@ -19,6 +19,9 @@ class Progress(NamedTuple):
     """One iteration of `fit`: its number, the seconds since the start, the objective, how many codes are not 0, and
     how many atoms' gates the rule found open. With a `batch_size` an iteration is a batch, and the objective that of
     the batch before it moved the atoms.
+
+    >>> Progress(iteration=1, seconds=0.5, objective=12.0, nonzeros=34).opened
+    0
     """
 
     iteration: int

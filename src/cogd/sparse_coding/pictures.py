@@ -17,6 +17,12 @@ def read_picture(path: str | Path) -> np.ndarray:
     """Return a picture (C, H, W), uint8 or uint16, one channel where it is grey and three where it has colours.
 
     Palettes and CMYK are converted to RGB; a picture with transparency is refused, as it would be lost.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_picture(f"{folder}/flat.png", np.zeros((3, 4, 6), np.uint8))
+    ...     read_picture(f"{folder}/flat.png").shape
+    (3, 4, 6)
     """
     try:
         with warnings.catch_warnings():
@@ -37,7 +43,14 @@ def read_picture(path: str | Path) -> np.ndarray:
 
 
 def write_picture(path: str | Path, picture: np.ndarray) -> None:
-    """Write a picture (C, H, W) or (H, W), uint8 or uint16, in the format of the path's suffix."""
+    """Write a picture (C, H, W) or (H, W), uint8 or uint16, in the format of the path's suffix.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_picture(f"{folder}/flat.png", np.full((4, 6), 2**15, np.uint16))
+    ...     read_picture(f"{folder}/flat.png").dtype
+    dtype('uint16')
+    """
     planes = picture.reshape(-1, *picture.shape[-2:])
     image = Image.fromarray(planes[0] if len(planes) == 1 else np.ascontiguousarray(planes.transpose(1, 2, 0)))
     try:
@@ -47,7 +60,14 @@ def write_picture(path: str | Path, picture: np.ndarray) -> None:
 
 
 class PictureFolder(Sequence[np.ndarray]):
-    """Picture files as images (C, H, W), or (H, W) in grey, each read when it is looked at."""
+    """Picture files as images (C, H, W), or (H, W) in grey, each read when it is looked at.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_picture(f"{folder}/flat.png", np.zeros((4, 6), np.uint8))
+    ...     PictureFolder([Path(folder) / "flat.png"], colour=True)[0].shape
+    (3, 4, 6)
+    """
 
     def __init__(self, paths: Sequence[Path], colour: bool):
         self.paths, self.colour = paths, colour
@@ -63,7 +83,15 @@ class PictureFolder(Sequence[np.ndarray]):
 
 
 def picture_folder(folder: str | Path, colour: bool = False) -> tuple[PictureFolder, list[str]]:
-    """Return a folder's pictures in order of name, and the reason for every file that was left out."""
+    """Return a folder's pictures in order of name, and the reason for every file that was left out.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_picture(f"{folder}/flat.png", np.zeros((4, 6), np.uint8))
+    ...     pictures, left_out = picture_folder(folder)
+    >>> len(pictures), left_out
+    (1, [])
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"there is no folder {str(folder)!r}.")
@@ -84,14 +112,25 @@ def picture_folder(folder: str | Path, colour: bool = False) -> tuple[PictureFol
 
 
 def grey(picture: np.ndarray) -> np.ndarray:
-    """Return the luma (H, W) of a picture (C, H, W) in its own dtype."""
+    """Return the luma (H, W) of a picture (C, H, W) in its own dtype.
+
+    >>> grey(np.full((3, 1, 2), 100, np.uint8))
+    array([[100, 100]], dtype=uint8)
+    """
     if len(picture) == 1:
         return picture[0]
     return np.rint(np.tensordot([0.299, 0.587, 0.114], picture, 1)).astype(picture.dtype)
 
 
 def read_holes(path: str | Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Return where a picture is missing, (H, W): where the picture of its holes is white."""
+    """Return where a picture is missing, (H, W): where the picture of its holes is white.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_picture(f"{folder}/holes.png", np.array([[255, 0, 0]], np.uint8))
+    ...     read_holes(f"{folder}/holes.png", (1, 3))
+    array([[ True, False, False]])
+    """
     holes = grey(read_picture(path))
     if holes.shape != shape:
         raise ValueError(f"{str(path)!r} must be as large as the picture, {shape} (H, W); it is {holes.shape}.")
@@ -104,7 +143,11 @@ def read_holes(path: str | Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def tiling(dictionary: np.ndarray) -> np.ndarray:
-    """Return the picture of all atoms, (H, W) or (C, H, W) uint8, most grey = 0, each atom at its own contrast."""
+    """Return the picture of all atoms, (H, W) or (C, H, W) uint8, most grey = 0, each atom at its own contrast.
+
+    >>> tiling(np.ones((4, 1, 2, 2), np.float32)).shape
+    (7, 7)
+    """
     count, channels, height, width = dictionary.shape
     columns = int(np.ceil(np.sqrt(count)))
     rows = -(-count // columns)

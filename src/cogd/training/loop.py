@@ -44,7 +44,11 @@ class Reporter(Protocol):
 
 
 class DivergedError(ArithmeticError):
-    """The loss or the weights stopped being finite numbers."""
+    """The loss or the weights stopped being finite numbers.
+
+    >>> issubclass(DivergedError, ArithmeticError)
+    True
+    """
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,11 @@ Box = tuple[float, float, float, float]  # left, upper, right, lower
 
 @dataclass(frozen=True)
 class FolderData:
-    """Images by name, with their class numbers; `fingerprint` covers every name and file size."""
+    """Images by name, with their class numbers; `fingerprint` covers every name and file size.
+
+    >>> FolderData("mine", FolderArchive(Path("photos")), [("train/cat/1.png", 0)], [], ("cat",), "mine-1").classes
+    ('cat',)
+    """
 
     source: str
     archive: Archive
@@ -77,7 +81,16 @@ class FolderData:
 
 
 def load_folder(path: Path) -> FolderData:
-    """Find the images below train/CLASS/ and val/CLASS/ (or test/) in a directory or a zip file."""
+    """Find the images below train/CLASS/ and val/CLASS/ (or test/) in a directory or a zip file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     for path in (Path(folder, "train/cat"), Path(folder, "val/cat")):
+    ...         path.mkdir(parents=True)
+    ...         Image.new("RGB", (8, 8)).save(path / "1.png")
+    ...     load_folder(Path(folder)).train
+    [('train/cat/1.png', 0)]
+    """
     archive: Archive = FolderArchive(path) if path.is_dir() else ZipArchive(path)
     files = archive.sizes()
     sizes = {name: size for name, size in sorted(files.items()) if name.lower().endswith(SUFFIXES)}

@@ -29,7 +29,12 @@ class Images:
 
 @dataclass(frozen=True)
 class MemoryData:
-    """Training and test images with what normalizes them; `fingerprint` tells data sets apart, wherever they are."""
+    """Training and test images with what normalizes them; `fingerprint` tells data sets apart, wherever they are.
+
+    >>> images = Images(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))
+    >>> MemoryData("mine", images, images, ("cat", "dog"), mean=(0.5,), std=(0.25,), fingerprint="mine-1").classes
+    ('cat', 'dog')
+    """
 
     source: str
 
