@@ -11,6 +11,7 @@ import pytest
 from report_files import (
     HOSTILE,
     RECIPE,
+    write_benchmark,
     write_dictionary,
     write_pruned,
     write_pruning,
@@ -178,6 +179,17 @@ def test_a_pruned_network_says_what_it_kept_and_what_that_cost(tmp_path):
     assert "Fewer MACs did not mean as much less time." in text
     assert "Channels kept: layer0.conv1 8 of 16; layer1.conv1 9 of 18." in text
     assert re.search(r'>accuracy</th><td class="number">99.00%</td>.*?>−1.00</td>', text)
+
+
+def test_the_benchmark_says_who_was_where_when(tmp_path):
+    write_benchmark(tmp_path / "sparse_coding_fruit.json")
+    text = page(tmp_path, tmp_path / "sparse_coding_fruit.json")
+    assert "CoGD reaches 51.0 (n = 2); sporco reaches 60.0 (n = 1). Lower is better." in text
+    rows = [re.sub("<[^>]*>", "|", row) for row in re.findall(r"<tr>(.*?)</tr>", text)]
+    assert "|sporco, seed 0||60.0||5.0 s||1.00 s|" in rows
+    assert "|CoGD, cold||0.50 s||7.5e-04|" in rows
+    assert "|sporco, cold||never||-|" in rows
+    assert "<dt>sporco.rho</dt><dd>10</dd>" in text
 
 
 def test_many_layers_are_columns(tmp_path):
