@@ -152,5 +152,6 @@ def write_everything(folder):
     (folder / "other.json").write_text('{"mine": 1}')
     Image.new("L", (4, 4)).save(folder / "unrelated.png")
     write_benchmark(folder / "sparse_coding_fruit.json")
-    table = {"versions": {}, "config": {"repeats": 5}, "results": [{"case": "resnet18", "overhead_percent": 0.61}]}
+    row = {"case": "resnet18", "overhead_percent": {"whole steps": 0.61}, "rounds": [1.0, 2.0]}
+    table = {"versions": {}, "config": {"repeats": 5}, "results": [row], "speed": {"images": 50, "rows": [row]}}
     (folder / "overhead.json").write_text(json.dumps(table))

@@ -1,7 +1,7 @@
 """Benchmarks: objective against time beside peers, speeds, and any other results file as tables."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -144,10 +144,12 @@ def _speed(results: Results) -> Section:
 def _any(results: Results) -> Section:
     document: AnyTable = results.content
     extra: dict[str, Any] = document.model_extra or {}
-    lists = {name: value for name, value in extra.items() if _is_rows(value)}
-    tables = [_flat_table(name, rows) for name, rows in lists.items()]
-    plain = {name: value for name, value in extra.items() if not isinstance(value, list | dict)}
     settings = extra.get("config") or extra.get("settings") or {}
+    plain = {name: value for name, value in extra.items() if not isinstance(value, list | dict)}
+    parts = {name: value for name, value in extra.items() if name not in (*plain, "config", "settings") and value}
+    lists = dict(_lists(parts))
+    tables = [_flat_table(name, rows) for name, rows in lists.items()]
+    tables += [_figures(name, value) for name, value in parts.items() if isinstance(value, dict) and _flat(value)]
     title = results.path.stem.replace("_", " ").replace("-", " ").capitalize()
     verdict = (
         f"{sum(map(len, lists.values()))} rows from {results.path.name}." if lists else f"From {results.path.name}."
@@ -155,17 +157,42 @@ def _any(results: Results) -> Section:
     return Section(title, verdict, tables, [_origin(results, {**plain, **settings})])
 
 
-def _is_rows(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(row, Mapping) for row in value)
+def _lists(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Sequence[Mapping[str, Any]]]]:
+    """Yield every list of rows, however deep, with its name."""
+    for name, value in parts.items():
+        if isinstance(value, Mapping):
+            yield from _lists(value, f"{prefix}{name}: ")
+        elif isinstance(value, list) and value and all(isinstance(row, Mapping) for row in value):
+            yield prefix + name, value
 
 
 def _flat_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return what is flat in the rows; lists of measurements stay in the file."""
-    flat = [{k: v for k, v in row.items() if not isinstance(v, list | dict)} for row in rows[:LONGEST]]
+    """Return the rows with what is nested in them; lists of measurements stay in the file."""
+    flat = [_flat(row) for row in rows[:LONGEST]]
     head = list(dict.fromkeys(key for row in flat for key in row))
     cut = f" The first {LONGEST} of {len(rows)}." if len(rows) > LONGEST else ""
-    cells = [[shown({"": row[key]})[""] if key in row else ABSENT for key in head] for row in flat]
-    return Table(f"{name}.{cut}", [key.replace("_", " ") for key in head], cells)
+    cells = [[row.get(key, ABSENT) for key in head] for row in flat]
+    return Table(f"{name.replace('_', ' ')}.{cut}", [key.replace("_", " ") for key in head], cells)
+
+
+def _figures(name: str, values: Mapping[str, Any]) -> Table:
+    rows = [[key.replace("_", " "), text] for key, text in _flat(values).items()]
+    return Table(f"{name.replace('_', ' ')}.", ["figure", "value"], rows)
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return the numbers and words of a row as text, those of mappings within it by both names.
+
+    >>> _flat({"rule": "paper", "difference": {"mean": 0.25}, "seconds": [1.0, 2.0]})
+    {'rule': 'paper', 'difference: mean': '0.25'}
+    """
+    texts: dict[str, str] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            texts |= _flat(value, f"{prefix}{name}: ")
+        elif not isinstance(value, list):
+            texts |= shown({f"{prefix}{name}": value})
+    return texts
 
 
 def _origin(results: Results, settings: dict[str, Any]) -> Origin:
