@@ -3,6 +3,7 @@
 import re
 import runpy
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -41,6 +42,13 @@ def test_a_page_s_example_draws_its_picture(name, run, tmp_path, capsys):
     run(name, "--quick")
     assert capsys.readouterr().out
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_the_pages_show_was_made_by_the_scripts_as_they_are():
+    """After a change to a script, `make examples` makes pictures, texts and these sums anew."""
+    lines = (EXAMPLES.parent / "docs/examples/sha256.txt").read_text().splitlines()
+    sums = {name: digest for digest, name in map(str.split, lines)}
+    assert sums == {f"{name}.py": sha256((EXAMPLES / f"{name}.py").read_bytes()).hexdigest() for name in PAGES}
 
 
 # Lightning uses what PyTorch has deprecated; the Trainer pins memory for an accelerator that isn't there.
