@@ -233,11 +233,26 @@ def test_many_layers_are_columns(tmp_path):
     assert "54 rows" in text
 
 
-def test_a_network_saved_without_figures_is_left_out(tmp_path):
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_network_saved_without_figures_is_left_out(tmp_path, kept):
     write_pruned(tmp_path / "runs" / "small", report=False)
+    if not kept:
+        file = tmp_path / "runs" / "small" / "recipe.json"
+        recipe = json.loads(file.read_text())
+        del recipe["report"]
+        file.write_text(json.dumps(recipe))
     write_dictionary(tmp_path / "runs" / "d.safetensors")
     (reason,) = write_report([tmp_path / "runs"], tmp_path / "report.html")
     assert "recipe.json' was saved without" in reason
+
+
+def test_more_series_than_colours_begin_them_anew(tmp_path):
+    for number in range(10):
+        write_run(tmp_path / "runs" / f"way{number}", 0, [0.5, 0.6])
+    text = page(tmp_path, tmp_path / "runs")
+    used = {int(number) for number in re.findall(r"var\(--series-(\d+)\)", text)}
+    assert max(used) < len(SERIES)
+    assert text.count('stroke="var(--series-1)"') == 2
 
 
 @pytest.mark.parametrize("tuned", [True, False])
