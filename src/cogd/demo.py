@@ -91,7 +91,9 @@ def _begin_anew_if_other(folder: Path, console: Console) -> None:
     stamp, file = json.dumps(about, indent=1), folder / STAMP
     left = [path for name in LEFT if (path := folder / name).exists()]
     if left and not (file.exists() and file.read_text() == stamp):
-        console.print(f"{folder} is of another version of the demonstration, which runs again.", soft_wrap=True)
+        console.print(
+            f"{folder} is of another version of the demonstration, which runs again.", soft_wrap=True, markup=False
+        )
         for path in left:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     file.write_text(stamp)

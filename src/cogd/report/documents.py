@@ -173,7 +173,7 @@ class PrunedNetwork(Document):
 
 
 class AnyTable(Document):
-    """A results file without a picture of its own: its settings, and every list of flat rows as a table."""
+    """A results file without a picture of its own: its settings, and every list of rows as a table."""
 
     model_config = {"extra": "allow"}
 
