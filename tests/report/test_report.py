@@ -195,14 +195,16 @@ def test_a_pruned_network_says_what_it_kept_and_what_that_cost(tmp_path):
 
 
 def test_the_benchmark_says_who_was_where_when(tmp_path):
-    write_benchmark(tmp_path / "sparse_coding_fruit.json")
+    write_benchmark(tmp_path)
     text = page(tmp_path, tmp_path / "sparse_coding_fruit.json")
     assert "CoGD reaches 51.0 (n = 2); sporco reaches 60.0 (n = 1). Lower is better." in text
     rows = [re.sub("<[^>]*>", "|", row) for row in re.findall(r"<tr>(.*?)</tr>", text)]
     assert "|sporco, seed 0||60.0||5.0 s||1.00 s|" in rows
     assert "|CoGD, cold||0.50 s||7.5e-04|" in rows
-    assert "|sporco, cold||never||-|" in rows
+    assert "|sporco, cold||never||2.5e-02|" in rows
     assert "<dt>sporco.rho</dt><dd>10</dd>" in text
+    said = "python benchmarks/sparse_coding.py --sets fruit --seeds 0 1 --seconds 9 --search-seconds 8 --slots 1"
+    assert commands(text) == [said]
 
 
 def test_a_table_shows_what_is_nested_in_its_rows(everything, tmp_path):
