@@ -16,6 +16,7 @@ results/sparse_coding_SET.json and .png, and the tables.
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -226,10 +227,21 @@ def publish(files: Files, options: argparse.Namespace) -> None:
         path = options.results / f"sparse_coding_{name}.json"
         result = merged(files, name, options)
         if result is not None:
-            path.write_text(json.dumps(result) + "\n")
+            path.write_text(json.dumps({**result, "command": command(name, result)}) + "\n")
             csc_tables.plot(name, result, path.with_suffix(".png"))
         if path.exists():
             print(csc_tables.tables(name, json.loads(path.read_text())), flush=True)
+
+
+def command(name: str, result: Result) -> str:
+    """Return the command that makes a set's result."""
+    seeds = sorted({seed for runs in result["learning"].values() for seed in runs}, key=int)
+    words = [word for key in ("seconds", "search_seconds", "slots") for word in (_option(key), f"{result[key]:g}")]
+    return shlex.join(["python", "benchmarks/sparse_coding.py", "--sets", name, "--seeds", *seeds, *words])
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 if __name__ == "__main__":

@@ -83,6 +83,16 @@ def test_a_page_for_users_holds_its_script(pages, name):
     assert (ROOT / f"examples/{name}.py").read_text() in shown
 
 
+def test_what_the_page_on_extending_shows_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/extending.md").read_text()
+    sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", page, flags=re.DOTALL | re.MULTILINE))
+    assert list(sections) == ["A coupling", "A solver", "A network"]
+    for name, text in sections.items():
+        (snippet,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+        exec(compile(snippet, f"extending.md, {name}", "exec"), {"__name__": name})
+
+
 def test_every_page_of_results_is_in_the_navigation(pages):
     written = [f"results/{path.stem}.html" for path in (ROOT / "docs/results").glob("*.md")]
     assert written
@@ -100,8 +110,9 @@ def test_pages_in_a_browser_ask_for_nothing_and_fit(site, width):
         page = browser.new_page(viewport={"width": width, "height": 900})
         page.on("console", lambda message: heard.append(message.text))
         page.on("request", lambda request: heard.append(request.url) if "file:" not in request.url else None)
-        for name in ("index.html", "method.html", "when.html", "results/beale.html", "api/cogd.html", "commands.html"):
-            page.goto((site / name).as_uri())
+        for path in sorted(set(site.rglob("*.html")) - {site / "404.html"}):  # which a server alone can show
+            name = path.relative_to(site).as_posix()
+            page.goto(path.as_uri())
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         browser.close()
     assert heard == []

@@ -127,6 +127,17 @@ def test_denoise_takes_out_noise_of_the_estimated_strength(folder, dictionary, t
     assert (tmp_path / "f.svg").read_text().startswith("<?xml")
 
 
+def test_a_figure_that_cannot_be_written_is_refused_before_the_work(folder, dictionary, tmp_path):
+    for command in (["inpaint", "--missing", 0.4], ["denoise"]):
+        where = ["-d", dictionary, "-o", tmp_path / "o.png"]
+        refused = run(*command, folder / "0.png", *where, "--figure", tmp_path / "f.txt")
+        assert refused.exit_code == 2
+        assert "--figure" in refused.stderr
+        assert not (tmp_path / "o.png").exists()
+        assert run(*command, folder / "0.png", *where, "--figure", tmp_path / "f.PNG").exit_code == 0
+        (tmp_path / "o.png").unlink()
+
+
 def test_learning_in_colour_and_in_batches(folder, tmp_path, random):
     path = tmp_path / "d.safetensors"
     Image.fromarray(random.integers(0, 255, (40, 48, 3), np.uint8)).save(folder / "colour.png")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cogd.commands.conventions import FIGURES, Answer, Quiet, Seed, add, note, ready_to_write
+from cogd.commands.conventions import FIGURES, Answer, Device, OnDevice, Quiet, Seed, add, note, ready_to_write
 from cogd.commands.errors import INTERRUPTED, usage_errors
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def learn(
     max_iter: Annotated[int, typer.Option(help="Stop after so many iterations, batches with --batch-size.")] = 100,
     time_limit: Annotated[float | None, typer.Option(help="Stop after so many seconds.")] = None,
     seed: Seed = 0,
+    device: OnDevice = Device.auto,
     quiet: Quiet = False,
 ) -> Answer:
     """Learn a dictionary from the pictures of a folder.
@@ -42,7 +43,7 @@ def learn(
       cogd learn photos                                             # 100 atoms of 11 x 11
       cogd learn photos --atoms 64 --time-limit 60 -o small.safetensors
       cogd learn photos --colour --batch-size 8 --max-iter 500      # a large folder
-      cogd learn photos --penalty 0.1 --seed 1 --quiet --json
+      cogd learn photos --penalty 0.1 --seed 1 --device cpu --quiet --json
     """
     from cogd.sparse_coding.learner import ConvDictionaryLearner
     from cogd.sparse_coding.pictures import picture_folder
@@ -61,6 +62,7 @@ def learn(
         batch_size=batch_size,
         max_iter=max_iter,
         time_limit=time_limit,
+        device=device.value,
         random_state=seed,
         on_progress=None if quiet else lambda progress: _show_progress(progress, max_iter, time_limit),
     )
