@@ -100,12 +100,12 @@ def measure_latency(model: nn.Module, example_inputs: Tensor | Sequence[Any], **
 
 def latency_share(
     model: nn.Module, layers: Iterable[Prunable], example_inputs: Tensor | Sequence[Any], keep: Keep, **conditions: Any
-) -> float:
+) -> Spread:
     """Return the share of a model's latency that is left with only the channels in `keep`, both in turn in one run."""
     small = copy.deepcopy(model)
     cut_channels(small, plan_removal(small, layers, keep))
     both = measure_in_turn({"whole": model, "small": small}, example_inputs, Conditions(**conditions))
-    return ratios(both["small"], both["whole"]).median
+    return ratios(both["small"], both["whole"])
 
 
 def ratios(first: Latency, second: Latency) -> Spread:
