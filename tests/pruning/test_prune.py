@@ -12,15 +12,19 @@ from typing import Any
 
 import pytest
 import torch
+from pruning import networks
 from torch import nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import cross_entropy, mse_loss
 
 from cogd import CoGD
 from cogd.models import build, count_macs
-from cogd.pruning import Gates
+from cogd.pruning import Gates, budget
+from cogd.pruning.budget import BudgetWarning
 from cogd.pruning.fista import FistaSGD
 from cogd.pruning.gal import Discriminator, adversarial_loss, data_loss, discriminator_loss
+from cogd.pruning.latency import Spread
 from cogd.pruning.prune import prune
+from cogd.pruning.settings import learning_recipe
 from cogd.training import read_recipe
 from cogd.training.data.digits import load_digits
 from cogd.training.data.memory import Images, MemoryData
@@ -58,8 +62,7 @@ def test_the_budget_is_met_and_the_removal_changes_nothing(done):
     result, folder = done
     shape = torch.zeros(1, 1, 8, 8)
     assert count_macs(result.model, shape) / count_macs(network(), shape) == pytest.approx(0.4, abs=0.02)
-    log = [json.loads(line) for line in (folder / "masks" / "log.jsonl").read_text().splitlines()]
-    learned = [entry for entry in log if entry["event"] == "epoch"]
+    learned = epochs_in(folder)
     assert result.metrics["after"]["accuracy"] == pytest.approx(learned[-1]["metrics"]["accuracy"])
     assert result.metrics["after"]["test_loss"] == pytest.approx(learned[-1]["metrics"]["test_loss"], rel=1e-4)
     zero = {name: of - len(result.keep[name]) for name, (_, of) in learned[-1]["channels_at_zero"].items()}
@@ -90,16 +93,27 @@ def test_other_targets(target):
         assert sizes[0] / sizes[1] == pytest.approx(0.5, abs=0.02)
 
 
-@pytest.mark.parametrize("rule", [None, "paper", "rollback"])
-def test_learning_masks_is_gal_with_plain_sgd_and_cogd_around_it(rule):
-    """Against the loop written out: bit for bit, before the first channel is closed."""
+@pytest.mark.parametrize("rule", [None, "paper", "descent", "rollback"])
+def test_learning_masks_is_gal_with_plain_sgd_and_cogd_around_it(rule, tmp_path):
+    """Against the loop written out: bit for bit, before the first channel is closed, at a strength that shows."""
+    strength: dict[str, Any] = {"scale": 1.0} if rule in ("paper", "descent") else {}
     settings = {**SHORT, "target_macs": 1.0, "epochs": 2, "finetune_epochs": 1, "finetune_recipe": frozen_recipe()}
-    result = prune(network(), rule=rule, **settings)
-    recipe = read_recipe("prune_digits", epochs=2, step_epochs=1, rule=rule or "none")
+    settings |= {"initial": "normal"}
+    result = prune(network(), rule=rule, folder=tmp_path / "run", **strength, **settings)
+    recipe = read_recipe("prune_digits", epochs=2, step_epochs=1, rule=rule or "none", **strength)
     by_hand = gal_by_hand(recipe, rule)
     assert [p.shape for p in result.model.parameters()] == [p.shape for p in by_hand.parameters()]
     for ours, expected in zip(result.model.parameters(), by_hand.parameters(), strict=True):
         assert torch.equal(ours, expected)
+    if rule is not None:
+        assert all(entry["cogd"]["opened"] > 0 for entry in epochs_in(tmp_path / "run"))
+        assert not equal(result.model, prune(network(), rule=None, **settings).model)
+
+
+def epochs_in(folder):
+    """Return what the log of learning masks says of each epoch."""
+    log = [json.loads(line) for line in (folder / "masks" / "log.jsonl").read_text().splitlines()]
+    return [entry for entry in log if entry["event"] == "epoch"]
 
 
 def frozen_recipe():
@@ -109,13 +123,13 @@ def frozen_recipe():
 
 def gal_by_hand(recipe, rule):
     teacher, student = network().eval(), network()
-    gates = Gates(student, torch.zeros(1, 1, 8, 8), initial="ones", generator=torch.Generator().manual_seed(0))
+    gates = Gates(student, torch.zeros(1, 1, 8, 8), initial="normal", generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     D = Discriminator(10)
     weights = {"params": [*student.parameters(), *D.parameters()], "momentum": 0.9, "weight_decay": 2e-4}
     base = FistaSGD([weights, {"params": list(gates.parameters()), "penalty": 0.01}], lr=recipe.lr)
     train, _ = DATA.batches(recipe, torch.device("cpu"))
-    optimizer = CoGD(base, gates.couplings(0.5), rule=rule, period=len(train))
+    optimizer = CoGD(base, gates.couplings(0.5), rule=rule, scale=recipe.scale, period=len(train))
     for epoch in range(2):
         student.train()
         seed_epoch(0, epoch)
@@ -137,9 +151,11 @@ def gal_by_hand(recipe, rule):
     return student
 
 
-@pytest.mark.parametrize(("phase", "stop_at"), [("masks", 3), ("masks", 8), ("masks", 13), ("finetune", 5)])
+@pytest.mark.parametrize(
+    ("phase", "stop_at"), [("masks", 3), ("masks", 8), ("masks", 13), ("masks", 16), ("finetune", 5)]
+)
 def test_stopped_and_resumed_equals_never_stopped(done, tmp_path, phase, stop_at, monkeypatch):
-    """Within the tightening, at an epoch's end, after the final choice, and while fine-tuning."""
+    """Within the tightening, at an epoch's end, after the final choice, at the last step, and while fine-tuning."""
     from cogd.pruning import phases
 
     original = phases.fit
@@ -157,6 +173,7 @@ def test_stopped_and_resumed_equals_never_stopped(done, tmp_path, phase, stop_at
     monkeypatch.setattr(phases, "fit", stopping)
     first = prune(network(), folder=tmp_path / "run", **SHORT)
     assert first.status == "stopped"
+    assert (tmp_path / "run" / "finetune").exists() == (phase == "finetune")
     with pytest.raises(ValueError, match="this run was stopped; call prune again"):
         first.report()
     monkeypatch.undo()
@@ -254,6 +271,8 @@ def test_a_users_own_network_loss_and_evaluation():
         ({"rule": "backwards"}, r"rule"),
         ({"teacher": build("digits", 7)}, r"teacher must answer as the model does, with \(2, 10\)"),
         ({"teacher": nn.Conv2d(3, 1, 1)}, r"teacher does not take the model's inputs"),
+        ({"teacher": network(1), "distill": "none"}, r"teacher is not asked with distill='none'; leave it out"),
+        ({"target_macs": None, "target_latency": 1.5}, r"target_latency must be the share to keep, .* got 1.5"),
         ({"model": build("resnet56", 10)}, r"the model does not take the data's inputs, shaped \(2, 1, 8, 8\)"),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}, r"no channel of this Sequential can be removed"),
         ({"ignore": ["layer9"]}, r"ignore names 'layer9'"),
@@ -263,4 +282,161 @@ def test_bad_input_is_refused_and_nothing_is_written(change, message, tmp_path):
     settings = {**SHORT, "model": network(), "folder": tmp_path / "run", **change}
     with pytest.raises(ValueError, match=message):
         prune(**settings)
-    assert not (tmp_path / "run" / "masks").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_of_another_architecture_may_answer_alike():
+    torch.manual_seed(0)
+    teacher = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    settings = {**SHORT, "epochs": 2, "finetune_epochs": 1, "finetune_recipe": frozen_recipe()}
+    taught, alone = (prune(network(), **settings, **teachers) for teachers in ({"teacher": teacher}, {}))
+    assert taught.metrics["before"] == alone.metrics["before"]
+    assert not equal(taught.model, alone.model)
+
+
+def test_norms_are_not_needed():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        nn.Linear(16, 10),
+    )
+    result = prune(model, **{**SHORT, "epochs": 2, "finetune_epochs": 1, "target_macs": 0.6})
+    assert result.report()["macs"]["share"] == pytest.approx(0.6, abs=0.02)
+
+
+class Named(nn.Module):
+    """Answers with a dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, x):
+        return {"logits": self.head(self.network(x))}
+
+
+class OneNumber(Named):
+    """Answers with a number for each example."""
+
+    def forward(self, x):
+        return super().forward(x)["logits"].sum(1)
+
+
+ANSWERS: list[Any] = [
+    (Named, "a dict", lambda made, labels: cross_entropy(made["logits"], labels)),
+    (OneNumber, r"shape \(2,\)", lambda made, labels: mse_loss(made, labels.float())),
+]
+
+
+@pytest.mark.parametrize(("model", "answer", "loss"), ANSWERS)
+def test_whatever_a_network_answers_can_be_learned_from_labels_but_not_be_distilled(model, answer, loss):
+    def evaluate(network, batches):
+        return {"loss": sum(loss(network(x), y).item() for x, y in batches)}
+
+    settings = {**SHORT, "epochs": 1, "finetune_epochs": 1, "target_macs": 0.5, "loss": loss, "evaluate": evaluate}
+    result = prune(model(), distill="none", **settings)
+    assert result.report()["macs"]["share"] == pytest.approx(0.5, abs=0.02)
+    for distill in ("gal", "kd"):
+        with pytest.raises(ValueError, match=rf"distill='{distill}' compares .* with {answer}. Set distill='no"):
+            prune(model(), distill=distill, **settings)
+
+
+def test_a_recipe_s_own_rule_stays_and_only_what_is_given_is_replaced():
+    plain = read_recipe("prune_digits", epochs=3)
+    mine = read_recipe(plain, rule="descent", order=2, scale=0.1, active=0.7)
+    assert (plain.rule, learning_recipe(plain, "digits", None).rule) == ("none", "paper")
+    assert learning_recipe(None, "digits", None).rule == "paper"
+    assert learning_recipe(mine, "digits", None) == mine
+    assert learning_recipe(mine, "digits", None, scale=0.2) == read_recipe(mine, scale=0.2)
+    assert learning_recipe(mine, "digits", None, "paper", active=0.5) == read_recipe(mine, rule="paper", active=0.5)
+    assert learning_recipe(mine, "digits", None, None).rule == "none"
+    assert learning_recipe(read_recipe(mine, rule="none"), "digits", None).rule == "none"
+
+
+def test_a_target_of_latency_is_bisected_at_the_final_choice_and_measured_again_at_the_end(tmp_path, monkeypatch):
+    """With a clock that knows what a channel takes."""
+    asked = []
+
+    def clock(model, layers, inputs, keep, **conditions):
+        asked.append(keep)
+        share = 0.3 + 0.7 * sum(map(len, keep.values())) / sum(layer.channels for layer in layers)
+        return Spread(share - 0.01, share, share + 0.01)
+
+    monkeypatch.setattr(budget, "latency_share", clock)
+    settings = {**SHORT, "target_macs": None, "target_latency": 0.6}
+    result = prune(network(), folder=tmp_path / "run", **settings)
+    report = result.report()
+    assert report["target"] == {"target_latency": 0.6}
+    assert report["reached"]["median"] == pytest.approx(0.6, abs=0.02)
+    assert report["reached"]["high"] - report["reached"]["low"] == pytest.approx(0.02)
+    assert report["notes"] == []
+    tried = len(asked)
+    assert tried <= 1 + 6 + 2 + 1  # the least, the bisection of 48 channels with its ends, the result
+    again = prune(network(), folder=tmp_path / "run", **settings)
+    assert len(asked) == tried + 1  # the choice is kept, and only what it comes to measured again
+    assert again.keep == result.keep
+    with pytest.raises(ValueError, match=r"target_latency=0.2 is out of reach: .* keeps 0.3\d+.* A larger batch in"):
+        prune(network(), **{**settings, "target_latency": 0.2})
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::cogd.pruning.budget.BudgetWarning")
+def test_a_target_of_latency_is_measured():
+    """On a network whose time is in its work; the report says where this machine is too busy to tell."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)),
+    )
+    images = torch.randn(16, 3, 24, 24)
+    batches = [(images, torch.arange(16) % 10)]
+    short: dict[str, Any] = {"epochs": 2, "finetune_epochs": 1, "progress": False, "device": "cpu"}
+    report = prune(model, (batches, batches), target_latency=0.6, example_inputs=images, **short).report()
+    assert report["macs"]["share"] < 0.9
+    assert report["reached"]["median"] == pytest.approx(0.6, abs=0.2)
+    assert bool(report["notes"]) == (abs(report["reached"]["median"] - 0.6) > 0.02)
+
+
+def test_a_target_that_is_missed_is_warned_of_and_in_the_report():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(64, 10))
+    with pytest.warns(BudgetWarning, match=r"target_macs=0.7 was asked for and 0.\d+ reached, as near as whole"):
+        result = prune(model, ignore=["2"], **{**SHORT, "target_macs": 0.7, "epochs": 1, "finetune_epochs": 1})
+    assert len(result.report()["notes"]) == 1
+    rounded = {**SHORT, "epochs": 1, "finetune_epochs": 1, "target_macs": 0.5, "round_to": 16}
+    with pytest.warns(BudgetWarning, match=r"in multiples of 16 come"):
+        prune(network(), **rounded)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::cogd.pruning.budget.BudgetWarning")
+@pytest.mark.parametrize("distill", ["gal", "none"])
+@pytest.mark.parametrize("name", networks.NETWORKS)
+def test_every_network_is_pruned_from_end_to_end(name, distill):
+    """Some answer with maps, so loss and evaluation are one's own."""
+    model, images = networks.build(name)
+    batches = [(images, model(images).detach()), (-images, model(-images).detach())]
+
+    def error(network, batches):
+        return {"error": sum(mse_loss(network(x), y).item() for x, y in batches)}
+
+    short: dict[str, Any] = {"epochs": 2, "finetune_epochs": 1, "progress": False, "device": "cpu"}
+    result = prune(model, (batches, batches), target_macs=0.7, distill=distill, loss=mse_loss, evaluate=error, **short)
+    report = result.report()
+    assert report["macs"]["share"] == pytest.approx(0.7, abs=0.1)
+    assert bool(report["notes"]) == (abs(report["macs"]["share"] - 0.7) > 0.02)
+    assert report["metrics"]["before"]["error"] == pytest.approx(0, abs=1e-20)
+    assert set(report["metrics"]["fine_tuned"]) == {"error"}
+    assert result.model(images).shape == model(images).shape
+    assert any(kept < of for kept, of in report["channels"].values())
+
+
+def test_progress_says_how_many_channels_of_each_layer_are_at_zero(capsys, tmp_path):
+    prune(network(), folder=tmp_path / "run", **{**SHORT, "progress": True})
+    said = [line for line in capsys.readouterr().err.splitlines() if "at zero by layer" in line]
+    counts = [entry["channels_at_zero"].values() for entry in epochs_in(tmp_path / "run")]
+    assert [line.partition("at zero by layer: ")[2] for line in said] == [
+        " ".join(str(zero) for zero, _ in layers) for layers in counts
+    ]
+    assert len(said) == 4
