@@ -1,54 +1,28 @@
 """Pruning as a whole: the budget is met by what is learned, nothing is lost when it is stopped, the model stays."""
 
-import copy
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from pruning import networks
+from pruning.short_runs import DATA, SHORT, epochs_in, equal, frozen_recipe, network
 from torch import nn
-from torch.nn.functional import cross_entropy, mse_loss
 
 from cogd import CoGD
 from cogd.models import build, count_macs
-from cogd.pruning import Gates, budget
-from cogd.pruning.budget import BudgetWarning
+from cogd.pruning import Gates
 from cogd.pruning.fista import FistaSGD
 from cogd.pruning.gal import Discriminator, adversarial_loss, data_loss, discriminator_loss
-from cogd.pruning.latency import Spread
 from cogd.pruning.prune import prune
 from cogd.pruning.settings import learning_recipe
 from cogd.training import read_recipe
-from cogd.training.data.digits import load_digits
-from cogd.training.data.memory import Images, MemoryData
 from cogd.training.schedule import rate_factor
 from cogd.training.state import seed_epoch
-
-
-def some_digits() -> MemoryData:
-    whole = load_digits()
-    train, test = (Images(part.pixels[:n], part.labels[:n]) for part, n in ((whole.train, 256), (whole.test, 64)))
-    return replace(whole, train=train, test=test)
-
-
-DATA = some_digits()
-SHORT: dict[str, Any] = {"data": DATA, "epochs": 4, "finetune_epochs": 2, "target_macs": 0.4, "progress": False}
-
-
-def network(seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return build("digits", 10)
-
-
-def equal(a: nn.Module, b: nn.Module) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -79,20 +53,6 @@ def test_the_model_comes_back_unchanged(done):
     assert [name for name, _ in model.named_modules()] == [name for name, _ in network().named_modules()]
 
 
-@pytest.mark.parametrize("target", [{"active": 0.5}, {"target_params": 0.5}, {"target_macs": 0.5, "round_to": 4}])
-def test_other_targets(target):
-    settings = {**SHORT, "epochs": 1, "finetune_epochs": 1, "target_macs": None, **target}
-    result = prune(network(), **settings)
-    counts = {name: len(kept) for name, kept in result.keep.items()}
-    if "active" in target:
-        assert counts == {"layer1.conv1": 8, "layer2.conv1": 16}
-    elif "round_to" in target:
-        assert all(count % 4 == 0 for count in counts.values())
-    else:
-        sizes = [sum(p.numel() for p in model.parameters()) for model in (result.model, network())]
-        assert sizes[0] / sizes[1] == pytest.approx(0.5, abs=0.02)
-
-
 @pytest.mark.parametrize("rule", [None, "paper", "descent", "rollback"])
 def test_learning_masks_is_gal_with_plain_sgd_and_cogd_around_it(rule, tmp_path):
     """Against the loop written out: bit for bit, before the first channel is closed, at a strength that shows."""
@@ -108,17 +68,6 @@ def test_learning_masks_is_gal_with_plain_sgd_and_cogd_around_it(rule, tmp_path)
     if rule is not None:
         assert all(entry["cogd"]["opened"] > 0 for entry in epochs_in(tmp_path / "run"))
         assert not equal(result.model, prune(network(), rule=None, **settings).model)
-
-
-def epochs_in(folder):
-    """Return what the log of learning masks says of each epoch."""
-    log = [json.loads(line) for line in (folder / "masks" / "log.jsonl").read_text().splitlines()]
-    return [entry for entry in log if entry["event"] == "epoch"]
-
-
-def frozen_recipe():
-    """A fine-tuning that leaves the weights as they are."""
-    return read_recipe("finetune_digits", lr=1e-45, weight_decay=0, momentum=0)
 
 
 def gal_by_hand(recipe, rule):
@@ -186,9 +135,9 @@ def test_stopped_and_resumed_equals_never_stopped(done, tmp_path, phase, stop_at
 
 KILLED = """
 import sys
-sys.path.insert(0, {here!r})
+sys.path.insert(0, {tests!r})
 import torch; torch.set_num_threads(1)
-from test_prune import SHORT, network
+from pruning.short_runs import SHORT, network
 from cogd.pruning.prune import prune
 prune(network(), folder={folder!r}, **SHORT)
 """
@@ -199,7 +148,7 @@ prune(network(), folder={folder!r}, **SHORT)
 def test_a_kill_loses_at_most_an_epoch(done, tmp_path, phase):
     whole, _ = done
     folder = tmp_path / "run"
-    script = KILLED.format(here=os.path.dirname(__file__), folder=str(folder))
+    script = KILLED.format(tests=str(Path(__file__).parents[1]), folder=str(folder))
     process = subprocess.Popen([sys.executable, "-c", script])
     log = folder / phase / "log.jsonl"
     while not (log.exists() and '"event": "epoch"' in log.read_text()):
@@ -235,28 +184,6 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.tex"]
 
 
-def test_a_users_own_network_loss_and_evaluation():
-    """Answers that are images: no classes to be accurate about, and iterables for data."""
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        *(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
-        *(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
-        nn.Conv2d(8, 2, 3, padding=1),
-    )
-    batches = [(x, torch.cat([x, -x], 1)) for x in torch.randn(3, 4, 1, 6, 6)]
-
-    def error(model, batches):
-        return {"mse": sum(mse_loss(model(x), y).item() for x, y in batches)}
-
-    before = copy.deepcopy(model)
-    result = prune(
-        model, (batches, batches), loss=mse_loss, evaluate=error, epochs=2, finetune_epochs=1, progress=False
-    )
-    assert set(result.metrics["after"]) == {"mse"}
-    assert equal(model, before)
-    assert result.model(torch.zeros(1, 1, 6, 6)).shape == (1, 2, 6, 6)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -285,63 +212,6 @@ def test_bad_input_is_refused_and_nothing_is_written(change, message, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_teacher_of_another_architecture_may_answer_alike():
-    torch.manual_seed(0)
-    teacher = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
-    settings = {**SHORT, "epochs": 2, "finetune_epochs": 1, "finetune_recipe": frozen_recipe()}
-    taught, alone = (prune(network(), **settings, **teachers) for teachers in ({"teacher": teacher}, {}))
-    assert taught.metrics["before"] == alone.metrics["before"]
-    assert not equal(taught.model, alone.model)
-
-
-def test_norms_are_not_needed():
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        *(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-        nn.Linear(16, 10),
-    )
-    result = prune(model, **{**SHORT, "epochs": 2, "finetune_epochs": 1, "target_macs": 0.6})
-    assert result.report()["macs"]["share"] == pytest.approx(0.6, abs=0.02)
-
-
-class Named(nn.Module):
-    """Answers with a dictionary."""
-
-    def __init__(self):
-        super().__init__()
-        self.network = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.head = nn.Linear(32, 10)
-
-    def forward(self, x):
-        return {"logits": self.head(self.network(x))}
-
-
-class OneNumber(Named):
-    """Answers with a number for each example."""
-
-    def forward(self, x):
-        return super().forward(x)["logits"].sum(1)
-
-
-ANSWERS: list[Any] = [
-    (Named, "a dict", lambda made, labels: cross_entropy(made["logits"], labels)),
-    (OneNumber, r"shape \(2,\)", lambda made, labels: mse_loss(made, labels.float())),
-]
-
-
-@pytest.mark.parametrize(("model", "answer", "loss"), ANSWERS)
-def test_whatever_a_network_answers_can_be_learned_from_labels_but_not_be_distilled(model, answer, loss):
-    def evaluate(network, batches):
-        return {"loss": sum(loss(network(x), y).item() for x, y in batches)}
-
-    settings = {**SHORT, "epochs": 1, "finetune_epochs": 1, "target_macs": 0.5, "loss": loss, "evaluate": evaluate}
-    result = prune(model(), distill="none", **settings)
-    assert result.report()["macs"]["share"] == pytest.approx(0.5, abs=0.02)
-    for distill in ("gal", "kd"):
-        with pytest.raises(ValueError, match=rf"distill='{distill}' compares .* with {answer}. Set distill='no"):
-            prune(model(), distill=distill, **settings)
-
-
 def test_a_recipe_s_own_rule_stays_and_only_what_is_given_is_replaced():
     plain = read_recipe("prune_digits", epochs=3)
     mine = read_recipe(plain, rule="descent", order=2, scale=0.1, active=0.7)
@@ -352,84 +222,6 @@ def test_a_recipe_s_own_rule_stays_and_only_what_is_given_is_replaced():
     assert learning_recipe(mine, "digits", None, "paper", active=0.5) == read_recipe(mine, rule="paper", active=0.5)
     assert learning_recipe(mine, "digits", None, None).rule == "none"
     assert learning_recipe(read_recipe(mine, rule="none"), "digits", None).rule == "none"
-
-
-def test_a_target_of_latency_is_bisected_at_the_final_choice_and_measured_again_at_the_end(tmp_path, monkeypatch):
-    """With a clock that knows what a channel takes."""
-    asked = []
-
-    def clock(model, layers, inputs, keep, **conditions):
-        asked.append(keep)
-        share = 0.3 + 0.7 * sum(map(len, keep.values())) / sum(layer.channels for layer in layers)
-        return Spread(share - 0.01, share, share + 0.01)
-
-    monkeypatch.setattr(budget, "latency_share", clock)
-    settings = {**SHORT, "target_macs": None, "target_latency": 0.6}
-    result = prune(network(), folder=tmp_path / "run", **settings)
-    report = result.report()
-    assert report["target"] == {"target_latency": 0.6}
-    assert report["reached"]["median"] == pytest.approx(0.6, abs=0.02)
-    assert report["reached"]["high"] - report["reached"]["low"] == pytest.approx(0.02)
-    assert report["notes"] == []
-    tried = len(asked)
-    assert tried <= 1 + 6 + 2 + 1  # the least, the bisection of 48 channels with its ends, the result
-    again = prune(network(), folder=tmp_path / "run", **settings)
-    assert len(asked) == tried + 1  # the choice is kept, and only what it comes to measured again
-    assert again.keep == result.keep
-    with pytest.raises(ValueError, match=r"target_latency=0.2 is out of reach: .* keeps 0.3\d+.* A larger batch in"):
-        prune(network(), **{**settings, "target_latency": 0.2})
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::cogd.pruning.budget.BudgetWarning")
-def test_a_target_of_latency_is_measured():
-    """On a network whose time is in its work; the report says where this machine is too busy to tell."""
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        *(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3), nn.ReLU()),
-        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)),
-    )
-    images = torch.randn(16, 3, 24, 24)
-    batches = [(images, torch.arange(16) % 10)]
-    short: dict[str, Any] = {"epochs": 2, "finetune_epochs": 1, "progress": False, "device": "cpu"}
-    report = prune(model, (batches, batches), target_latency=0.6, example_inputs=images, **short).report()
-    assert report["macs"]["share"] < 0.9
-    assert report["reached"]["median"] == pytest.approx(0.6, abs=0.2)
-    assert bool(report["notes"]) == (abs(report["reached"]["median"] - 0.6) > 0.02)
-
-
-def test_a_target_that_is_missed_is_warned_of_and_in_the_report():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(64, 10))
-    with pytest.warns(BudgetWarning, match=r"target_macs=0.7 was asked for and 0.\d+ reached, as near as whole"):
-        result = prune(model, ignore=["2"], **{**SHORT, "target_macs": 0.7, "epochs": 1, "finetune_epochs": 1})
-    assert len(result.report()["notes"]) == 1
-    rounded = {**SHORT, "epochs": 1, "finetune_epochs": 1, "target_macs": 0.5, "round_to": 16}
-    with pytest.warns(BudgetWarning, match=r"in multiples of 16 come"):
-        prune(network(), **rounded)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::cogd.pruning.budget.BudgetWarning")
-@pytest.mark.parametrize("distill", ["gal", "none"])
-@pytest.mark.parametrize("name", networks.NETWORKS)
-def test_every_network_is_pruned_from_end_to_end(name, distill):
-    """Some answer with maps, so loss and evaluation are one's own."""
-    model, images = networks.build(name)
-    batches = [(images, model(images).detach()), (-images, model(-images).detach())]
-
-    def error(network, batches):
-        return {"error": sum(mse_loss(network(x), y).item() for x, y in batches)}
-
-    short: dict[str, Any] = {"epochs": 2, "finetune_epochs": 1, "progress": False, "device": "cpu"}
-    result = prune(model, (batches, batches), target_macs=0.7, distill=distill, loss=mse_loss, evaluate=error, **short)
-    report = result.report()
-    assert report["macs"]["share"] == pytest.approx(0.7, abs=0.1)
-    assert bool(report["notes"]) == (abs(report["macs"]["share"] - 0.7) > 0.02)
-    assert report["metrics"]["before"]["error"] == pytest.approx(0, abs=1e-20)
-    assert set(report["metrics"]["fine_tuned"]) == {"error"}
-    assert result.model(images).shape == model(images).shape
-    assert any(kept < of for kept, of in report["channels"].values())
 
 
 def test_progress_says_how_many_channels_of_each_layer_are_at_zero(capsys, tmp_path):
