@@ -81,8 +81,8 @@ def test_a_target_that_is_missed_is_warned_of_and_in_the_report():
         result = prune(model, ignore=["2"], **{**SHORT, "target_macs": 0.7, "epochs": 1, "finetune_epochs": 1})
     assert len(result.report()["notes"]) == 1
     rounded = {**SHORT, "epochs": 1, "finetune_epochs": 1, "target_macs": 0.5, "round_to": 16}
-    with pytest.warns(BudgetWarning, match=r"in multiples of 16 come"):
-        prune(network(), **rounded)
+    (note,) = prune(network(), **rounded).report()["notes"]  # as near as it allows, which is no reason to warn
+    assert note.endswith("as near as whole channels in multiples of 16 come")
 
 
 @pytest.mark.slow

@@ -85,8 +85,8 @@ def prune(
     """Make a trained network smaller, to a target.
 
     Masks are learned, the channels behind the smallest are removed, and what is left is fine-tuned and saved with its
-    report. Where the run is kept, beside the output (small.run), the same command goes on after Ctrl-C. Time is that of
-    two examples; `cogd latency` measures other batches.
+    report. The run is kept beside the output, in small.run, so that the same command goes on after Ctrl-C. Time is that
+    of two examples; `cogd latency` measures other batches.
 
     Examples:
       cogd prune --weights runs/digits                       # half the multiply-accumulates
@@ -104,7 +104,7 @@ def prune(
     with importable_here():
         trained = _trained(weights, model, data)
         _check(trained, targets, learning)
-        pruned = _pruned(trained, output.with_name(f"{output.name}.run"), {**targets, **learning, **rest})
+        pruned = _pruned(trained, _beside(output), {**targets, **learning, **rest})
         if pruned is None:
             return Answer({"status": "stopped"}, "stopped; the same command goes on", INTERRUPTED)
         note("measuring latency", quiet)
@@ -126,6 +126,12 @@ class Trained:
 def _refuse_a_used_folder(output: Path) -> None:
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise typer.BadParameter(f"-o {output} is there and not empty; name another folder.")
+
+
+def _beside(output: Path) -> Path:
+    """Return the folder of the run: `small.run` for `small`."""
+    output = output if output.name else output.resolve()
+    return output.with_name(f"{output.name}.run")
 
 
 def _trained(weights: Path | None, model: str | None, source: str | None) -> Trained:

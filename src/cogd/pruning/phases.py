@@ -59,7 +59,8 @@ class Phases:
             return self._outcome(None)
         metrics = {"before": before, "after": after, "fine_tuned": self._measure(student)}
         reached = budget.reached(gates.layers, keep)
-        if missed := budget.missed(reached):
+        missed = budget.missed(reached)
+        if missed and budget.round_to == 1:  # larger multiples come as near as they can
             warnings.warn(f"{missed}.", BudgetWarning, stacklevel=3)
         channels = {layer.name: layer.channels for layer in gates.layers}
         return self._outcome(Outcome(student, keep, channels, metrics, reached, missed))
