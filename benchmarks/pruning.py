@@ -15,15 +15,12 @@ pruning takes by the shipped recipes, and what gates add to a step.
 
 import argparse
 import copy
-import functools
 import json
 import multiprocessing
 import tempfile
 import time
-import traceback
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing.pool import AsyncResult
 from pathlib import Path
@@ -31,212 +28,14 @@ from typing import Any
 
 import safetensors.torch
 import torch
-import torch_pruning as tp
+from pruning_methods import METHODS, Setting, ours
+from pruning_report import Report
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
-from torch_pruning.pruner import function
 
-from cogd.models import build, count_macs
-from cogd.provenance import provenance
-from cogd.pruning import prune
-from cogd.training import Recipe, Result, fit, read_recipe
-from cogd.training.data import load_data
-from cogd.training.data.memory import Images, MemoryData
-from cogd.training.fit import load_batches
-from cogd.training.loop import measure
-from cogd.training.metrics import classification_metrics
+from cogd.models import count_macs
 from cogd.training.mps import side_by_side
-from cogd.training.placement import choose_placement
 from cogd.training.run import save_weights
 from cogd.training.seeds import seeded
-from cogd.training.summary import Row, paired_difference
-
-TP_STRENGTH, TP_RANGE = 5e-4, 2**4  # Torch-Pruning's --reg and regularize's alpha
-REMOVALS = 100  # steps from the whole network to none of it, of which as many are taken as the MACs ask for
-REFERENCE = "masks, CoGD"
-NETWORKS = {"digits": ("digits", "digits"), "cifar10": ("resnet56", "cifar10")}  # of each data: model, recipe
-Metrics = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What all methods share."""
-
-    data: str
-    images: int | None
-    target_macs: float
-    base_epochs: int
-    epochs: int
-    finetune_epochs: int
-    batch_size: int | None
-    compile: str
-    device: str
-
-    def load(self) -> MemoryData:
-        return some_images(self.data, self.images)
-
-    def build(self) -> nn.Module:
-        return build(NETWORKS[self.data.partition(":")[0]][0], 10)
-
-    @property
-    def base_name(self) -> str:
-        """What a base network is made of, so that none is taken for another."""
-        network = NETWORKS[self.data.partition(":")[0]][0]
-        return f"{network}-{self.images or 'all'}images-{self.base_epochs}epochs-batch{self.batch_size or 'usual'}"
-
-    def recipe(self, phase: str, epochs: int, **fields: Any) -> Recipe:
-        """Return the data's shipped recipe of a phase, its steps shortened with its epochs."""
-        shipped = read_recipe(phase + NETWORKS[self.data.partition(":")[0]][1])
-        fields |= {"step_epochs": max(1, round(shipped.step_epochs * epochs / shipped.epochs))}
-        if self.batch_size is not None:
-            fields["batch_size"] = self.batch_size
-        return read_recipe(shipped, epochs=epochs, compile=self.compile, **fields)
-
-    @property
-    def learning(self) -> Recipe:
-        return self.recipe("prune_", self.epochs)
-
-    @property
-    def finetuning(self) -> Recipe:
-        return self.recipe("finetune_", self.finetune_epochs)
-
-    def fit(self, model: nn.Module, recipe: Recipe, seed: int, **options: Any) -> Result:
-        return fit(model, self.load(), recipe, seed=seed, device=self.device, progress=False, **options)
-
-    def measure(self, model: nn.Module) -> Metrics:
-        placement = choose_placement(self.device, self.finetuning)
-        test = load_batches(self.load(), self.finetuning, placement).test
-        return measure(placement.place(model), test, classification_metrics, placement)
-
-
-@functools.cache
-def some_images(source: str, count: int | None) -> MemoryData:
-    """Return the data, of which so many images for a quick try."""
-    whole: MemoryData = load_data(source)  # type: ignore[assignment]
-    train, test = (Images(part.pixels[:count], part.labels[:count]) for part in (whole.train, whole.test))
-    return replace(whole, train=train, test=test)
-
-
-@dataclass(frozen=True)
-class Pruner:
-    """One of Torch-Pruning's: how it ranks channels, and what it adds to the gradients before that, if anything."""
-
-    kind: type[tp.pruner.BasePruner]
-    importance: tp.importance.Importance
-    penalty: Callable[[Any, nn.Module], Callable[[], None]] | None = None
-
-
-def bn_scale_penalty(pruner: tp.pruner.BNScalePruner, model: nn.Module) -> Callable[[], None]:
-    return partial(pruner.regularize, model)
-
-
-class GroupPenalty:
-    """What `GroupNormPruner.regularize` adds to the gradients, in few operations that don't wait for the device.
-
-    `tests/test_pruning_benchmark.py` compares the two.
-    """
-
-    def __init__(self, pruner: tp.pruner.GroupNormPruner, _: nn.Module):
-        self.groups = [list(map(_scaled, _layers(group))) for group in pruner._groups]
-
-    @torch.no_grad()
-    def __call__(self) -> None:
-        for group in self.groups:
-            squares = torch.stack([_along(weight.square(), dim).sum(1) for weight, dim in group]).sum(0)
-            norms = (squares / squares.max()).sqrt()
-            least, largest = norms.aminmax()
-            factors = TP_STRENGTH * TP_RANGE ** ((largest - norms) / (largest - least))
-            for weight, dim in group:
-                assert weight.grad is not None
-                shape = [-1 if i == dim else 1 for i in range(weight.ndim)]
-                weight.grad.addcmul_(weight, factors.view(shape))
-
-
-def _layers(group: Any) -> list[Any]:
-    return [dependency for dependency, _ in group if hasattr(dependency.layer, "weight")]
-
-
-def _scaled(dependency: Any) -> tuple[nn.Parameter, int]:
-    """Return a weight and the dimension of it that counts the group's channels."""
-    return dependency.layer.weight, int(dependency.handler == function.prune_conv_in_channels)
-
-
-def _along(tensor: Tensor, dim: int) -> Tensor:
-    return tensor.movedim(dim, 0).flatten(1) if tensor.ndim > 1 else tensor[:, None]
-
-
-def ours(setting: Setting, base: nn.Module, seed: int, **options: Any) -> tuple[nn.Module, dict[str, Metrics]]:
-    result = prune(
-        base,
-        setting.load(),
-        target_macs=setting.target_macs,
-        recipe=setting.learning,
-        finetune_recipe=setting.finetuning,
-        seed=seed,
-        device=setting.device,
-        progress=False,
-        **options,
-    )
-    return result.model, {"after": result.metrics["after"], "fine_tuned": result.metrics["fine_tuned"]}
-
-
-def peer(setting: Setting, base: nn.Module, seed: int, peer: Pruner) -> tuple[nn.Module, dict[str, Metrics]]:
-    model, shape = copy.deepcopy(base), setting.load().train.pixels.shape[1:]
-    inputs = torch.zeros(1, *shape)
-    kept_whole = [
-        module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Conv2d | nn.Linear) and name not in base.gated_layers  # type: ignore[operator]
-    ]
-    shared: dict[str, Any] = {"pruning_ratio": 1.0, "iterative_steps": REMOVALS, "global_pruning": True}
-    strength = {} if peer.penalty is None else {"reg": TP_STRENGTH}
-    pruner = peer.kind(
-        model, inputs, importance=copy.deepcopy(peer.importance), ignored_layers=kept_whole, **shared, **strength
-    )
-    if peer.penalty is None:
-        remove(pruner, model, inputs, setting.target_macs)
-        after = setting.measure(model)
-        setting.fit(model, setting.learning, seed)
-    else:
-        recipe = read_recipe(setting.learning, weight_decay=0.0)
-        optimizer = partial(penalized_sgd, recipe, peer.penalty(pruner, model))
-        setting.fit(model, recipe, seed, optimizer=optimizer, recordable=True)
-        remove(pruner, model, inputs, setting.target_macs)
-        after = setting.measure(model)
-    return model, {"after": after, "fine_tuned": setting.fit(model, setting.finetuning, seed).metrics}
-
-
-def penalized_sgd(recipe: Recipe, penalty: Callable[[], None], model: nn.Module) -> Optimizer:
-    """Return the recipe's SGD, which adds the penalty's gradient before each step."""
-    parameters = list(model.parameters())
-    optimizer = SGD(parameters, recipe.lr, recipe.momentum, fused=parameters[0].is_cuda)
-    optimizer.register_step_pre_hook(lambda *_: penalty())
-    return optimizer
-
-
-def remove(pruner: tp.pruner.BasePruner, model: nn.Module, inputs: Tensor, share: float) -> None:
-    """Remove the least important channels, some at a time, until the MACs are down to a share of the whole."""
-    model.cpu().eval()
-    whole = count_macs(model, inputs)
-    while count_macs(model, inputs) > share * whole:
-        pruner.step()
-    for parameter in model.parameters():
-        parameter.grad = None
-
-
-GROUP_NORM = tp.importance.GroupMagnitudeImportance(p=2, normalizer="max")
-METHODS: dict[str, Callable[[Setting, nn.Module, int], tuple[nn.Module, dict[str, Metrics]]]] = {
-    REFERENCE: partial(ours, rule="paper"),
-    "masks, GAL alone": partial(ours, rule=None),
-    "Torch-Pruning, group norm sparse": partial(peer, peer=Pruner(tp.pruner.GroupNormPruner, GROUP_NORM, GroupPenalty)),
-    "Torch-Pruning, BN scale": partial(
-        peer, peer=Pruner(tp.pruner.BNScalePruner, tp.importance.BNScaleImportance(), bn_scale_penalty)
-    ),
-    "Torch-Pruning, group magnitude": partial(
-        peer, peer=Pruner(tp.pruner.MagnitudePruner, tp.importance.GroupMagnitudeImportance(p=2))
-    ),
-    "masks, CoGD, labels": partial(ours, rule="paper", distill="none"),
-}
 
 
 def make_base(setting: Setting, seed: int, path: Path) -> dict[str, Any]:
@@ -311,55 +110,6 @@ def epochs_of_pruning(setting: Setting, **options: Any) -> list[list[dict[str, A
 def seconds_of_step(epochs: list[dict[str, Any]], setting: Setting) -> float:
     """Return what a step took in the fastest epoch but the first, which warms up."""
     return setting.learning.batch_size / max(record["images_per_second"] for record in epochs[1:])
-
-
-class Report:
-    """The results file: what is in it already counts, if it was made with the same settings."""
-
-    def __init__(self, path: Path, setting: Setting, **config: Any):
-        self.path = path
-        self.content = {"config": asdict(setting) | config, **provenance(setting.device)}
-        self.content |= {"sharing": "", "speed": {}, "bases": [], "runs": [], "failures": []}
-        if path.exists():
-            earlier = json.loads(path.read_text())
-            if earlier["config"] != self.content["config"]:
-                raise SystemExit(f"{path} was made with other settings; choose another file.")
-            self.content |= {name: earlier[name] for name in ("speed", "bases", "runs")}
-
-    def has(self, method: str, seed: int) -> bool:
-        return any((row["method"], row["seed"]) == (method, seed) for row in self.content["runs"])
-
-    def add(self, kind: str, row: Any) -> None:
-        print(kind, {name: value for name, value in row.items() if name not in ("channels", "traceback")}, flush=True)
-        self.content[kind] = row if kind == "speed" else [*self.content[kind], row]
-        self.content["summary"] = summarize(self.content["runs"])
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.content, indent=1) + "\n")
-
-    def add_outcome(self, kind: str, job: AsyncResult[dict[str, Any]], timeout: float, **about: Any) -> bool:
-        """Add what a job returns; a failure is a result too, not the end of the others. Return whether it was none."""
-        try:
-            self.add(kind, job.get(timeout))
-        except Exception as error:  # noqa: BLE001
-            told = {"error": f"{type(error).__name__}: {error}"[:300], "traceback": traceback.format_exc()}
-            self.add("failures", {"kind": kind, **about, **told})
-            return False
-        return True
-
-
-def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row per method: mean accuracy, deviation, and the paired difference to our masks with CoGD."""
-    values = {method: {row["seed"]: row["accuracy"] for row in runs if row["method"] == method} for method in METHODS}
-    rows = []
-    for method, mine in values.items():
-        if mine:
-            row, difference = Row(method, mine), paired_difference(mine, values[REFERENCE])
-            deviation = row.deviation if len(mine) > 1 else None
-            compared = asdict(difference) if difference and method != REFERENCE else {}
-            macs = [run["macs"] for run in runs if run["method"] == method]
-            rows.append({"method": method, "n": len(mine), "mean": row.mean, "deviation": deviation})
-            rows[-1] |= {"macs": sum(macs) / len(macs), "difference": compared}
-    return rows
 
 
 def measure_speed(setting: Setting, report: Report, seconds: float) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from cogd.commands import beale, demo, doctor, pictures, report, small_networks, sparse_coding, training
+from cogd.commands import beale, demo, doctor, pictures, pruning, report, small_networks, sparse_coding, training
 from cogd.commands.errors import Commands, tell_unforeseen
 
 # Plain help: drawing it with rich would take as long again as everything else that `cogd --help` does.
@@ -33,7 +33,7 @@ def cogd(
         typer.echo(context.get_help())
 
 
-for commands in (demo, beale, sparse_coding, pictures, training, small_networks, report, doctor):
+for commands in (demo, beale, sparse_coding, pictures, training, pruning, small_networks, report, doctor):
     commands.register(app)
 
 

@@ -24,7 +24,7 @@ from torch import nn
 from cogd import __version__, toy, toy_report
 from cogd.models import build
 from cogd.provenance import provenance
-from cogd.pruning import Pruned, compare_latency, load_pruned, prune, save_pruned
+from cogd.pruning import Pruned, load_pruned, prune
 from cogd.pruning import read_recipe as read_pruned
 from cogd.pruning.artefact import RECIPE
 from cogd.report import write_report
@@ -192,18 +192,7 @@ def prune_network(folder: Path, advance: Advance) -> str:
         network.load_state_dict(load_run(folder / NAMES["none"] / f"seed-{SEEDS[0]}").weights)
         with using_threads(1):
             pruned = _pruned(network, folder / "pruning", advance)
-        latency = compare_latency(
-            network, pruned.model, pruned.inputs, keep=pruned.keep, batch=BATCH, threads=1, warm_up=5, rounds=30
-        )
-        save_pruned(
-            small,
-            pruned.model,
-            network,
-            keep=pruned.keep,
-            example_inputs=pruned.inputs,
-            builder="digits",
-            report={**pruned.report(), "latency": latency.report(), "command": command(folder)},
-        )
+        pruned.save(small, builder="digits", command=command(folder), batch=BATCH, threads=1, warm_up=5, rounds=30)
     load_pruned(None, small)
     report = read_pruned(small).report
     accuracy = {stage: metrics["accuracy"] for stage, metrics in report["metrics"].items()}

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from cogd.models.mobilenet import InvertedResidual
+from cogd.models.resnet import Bottleneck, stage
 from cogd.models.resnet_cifar import CifarResNet, subsampled_shortcut
 
 
@@ -209,6 +210,12 @@ def resnet() -> nn.Module:
     return CifarResNet((6, 8, 10), 2, 5, subsampled_shortcut)
 
 
+def bottlenecks() -> nn.Module:
+    """A ResNet of ImageNet's kind with blocks of three convolutions and projections, as ResNet-50."""
+    stages = [stage(Bottleneck, 8, 4, 2, 1), stage(Bottleneck, 16, 6, 2, 2)]
+    return nn.Sequential(conv_norm(3, 8), *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 5))
+
+
 NETWORKS = {
     "vgg": VGG,
     "densenet": DenseNet,
@@ -221,6 +228,7 @@ NETWORKS = {
     "shufflenet_v2": shufflenet_v2,
     "gated_linear": gated_linear,
     "resnet": resnet,
+    "bottlenecks": bottlenecks,
 }
 
 

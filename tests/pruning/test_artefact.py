@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ import torch
 from pruning import networks
 
 from cogd.models import build
-from cogd.pruning import Gates, load_pruned, remove_channels, save_pruned
+from cogd.pruning import Gates, load_pruned, read_recipe, remove_channels, save_pruned
+from cogd.pruning.artefact import examples
 
 
 def pruned(name):
@@ -31,7 +33,7 @@ def saved(tmp_path):
     return tmp_path / "small"
 
 
-@pytest.mark.parametrize("name", ["concat_skip_grouped", "densenet", "mobilenet_v3", "resnext", "unet", "vgg"])
+@pytest.mark.parametrize("name", networks.NETWORKS)
 def test_a_saved_model_comes_back_bit_for_bit(name, tmp_path):
     model, original, images, keep = pruned(name)
     save_pruned(tmp_path, model, original, keep=keep, example_inputs=images, report={"macs": 12})
@@ -40,7 +42,11 @@ def test_a_saved_model_comes_back_bit_for_bit(name, tmp_path):
     assert list(loaded.state_dict()) == list(model.state_dict())
     assert str(loaded) == str(model)
     assert not loaded.training
-    assert json.loads((tmp_path / "recipe.json").read_text())["report"] == {"macs": 12}
+    recipe = json.loads((tmp_path / "recipe.json").read_text())
+    assert recipe["report"] == {"macs": 12}
+    assert recipe["keep"] == keep
+    assert recipe["versions"] == {package: version(package) for package in ("cogd", "torch", "torch-pruning")}
+    assert recipe["dtypes"] == {key: str(value.dtype)[6:] for key, value in model.state_dict().items()}
 
 
 def test_the_papers_networks_need_no_builder(tmp_path):
@@ -58,11 +64,42 @@ def test_the_papers_networks_need_no_builder(tmp_path):
     assert torch.equal(load_pruned(None, tmp_path)(images), model(images))
 
 
+class Words(torch.nn.Module):
+    """Reads word numbers, and how many of them there are."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.hidden, self.head = torch.nn.Embedding(7, 4), torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)
+
+    def forward(self, words, weights):
+        return self.head(self.hidden((self.table(words) * weights.unsqueeze(-1)).mean(1)).relu())
+
+
+def test_example_inputs_come_back_with_their_dtypes(tmp_path):
+    original = Words().double().eval()
+    inputs = torch.tensor([[1, 6, 2], [0, 3, 3]]), torch.rand(2, 3, dtype=torch.float64)
+    model, keep = copy.deepcopy(original), {"hidden": [0, 5]}
+    remove_channels(model, keep, example_inputs=inputs)
+    save_pruned(tmp_path / "small", model, original, keep=keep, example_inputs=inputs)
+    again = examples(read_recipe(tmp_path / "small"))
+    assert [(x.shape, x.dtype) for x in again] == [(x.shape, x.dtype) for x in inputs]
+    loaded = load_pruned(Words, tmp_path / "small")
+    assert loaded(*again).shape == (2, 2)
+    assert torch.equal(loaded(*inputs), model(*inputs))
+    recipe = json.loads((tmp_path / "small" / "recipe.json").read_text())
+    recipe["example_inputs"][0]["dtype"] = "load"
+    (tmp_path / "small" / "recipe.json").write_text(json.dumps(recipe))
+    with pytest.raises(ValueError, match="an example input of dtype 'load', which PyTorch doesn't have"):
+        examples(read_recipe(tmp_path / "small"))
+
+
 def test_a_recipe_runs_no_code_that_nobody_asked_for(saved):
     with pytest.raises(ValueError, match=r"names code outside of cogd, 'pruning.networks:VGG', .* pass build_model="):
         load_pruned(None, saved)
     assert load_pruned("pruning.networks:VGG", saved).training is False
-    with pytest.raises(ValueError, match=r"that Python finds; got 'nowhere:VGG' \(No module named 'nowhere'\)"):
+    with pytest.raises(
+        ValueError, match=r"\(--model\) must name .* finds; got 'nowhere:VGG' \(No module named 'nowhere'"
+    ):
         load_pruned("nowhere:VGG", saved)
     with pytest.raises(ValueError, match=r"that Python finds; got 'pruning.networks:AGG'"):
         load_pruned("pruning.networks:AGG", saved)
@@ -112,6 +149,9 @@ def test_missing_and_extra_and_tampered_tensors_are_refused(saved):
     rewritten(saved, tensors | {"classifier.3.bias": bias, "more": bias.clone()})
     with pytest.raises(ValueError, match=r"more: not in recipe.json"):
         load_pruned(networks.VGG, saved)
+    rewritten(saved, tensors | {"classifier.3.bias": bias.float()})
+    with pytest.raises(ValueError, match=r"classifier.3.bias: float32, in recipe.json float64"):
+        load_pruned(networks.VGG, saved)
     rewritten(saved, tensors | {"classifier.3.bias": bias[:2].clone()})
     with pytest.raises(ValueError, match=r"classifier.3.bias: \[2\], in recipe.json \[5\]"):
         load_pruned(networks.VGG, saved)
@@ -127,6 +167,7 @@ def test_missing_and_extra_and_tampered_tensors_are_refused(saved):
         ({"sizes": {"features.0.0": {"forward": 1}}}, r"sizes.features.0.0.forward"),
         ({"sizes": {"feature": {"groups": 1}}}, "changes the sizes of 'feature', a module that the model doesn't have"),
         ({"surprise": 1}, "surprise: Extra inputs"),
+        ({"dtypes": {}}, r"features.0.0.weight: not in recipe.json"),
     ],
 )
 def test_a_changed_recipe_is_refused(saved, change, message):

@@ -6,13 +6,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pruning import networks
 from torch import nn
 
 from cogd.models import build, count_macs
 from cogd.pruning import Gates, Size, remove_channels
 from cogd.pruning.budget import (
+    Budget,
     BudgetError,
     Target,
+    budget_of,
     keep_above,
     keep_for,
     keep_share,
@@ -21,6 +24,7 @@ from cogd.pruning.budget import (
     ranks,
     zeros,
 )
+from cogd.pruning.latency import Spread
 
 INPUTS = torch.zeros(1, 1, 8, 8)
 
@@ -63,14 +67,54 @@ def test_the_target_is_reached_by_the_network_with_its_channels_removed(kind, sh
     torch.manual_seed(1)
     model = build("digits", 10)
     gates = Gates(copy.deepcopy(model), INPUTS)
-    size = Size(model, gates.layers, INPUTS)
-    keep = keep_for(Target(kind, share), share, gates, {"macs": size.macs, "params": size.parameters}[kind])
+    keep = budget_of(Target(kind, share), 1, model, gates.layers, (INPUTS,)).keep(gates, 1.0)
+    assert keep is not None
     small = copy.deepcopy(model)
     remove_channels(small, keep, example_inputs=INPUTS)
     counts = [
         count_macs(m, INPUTS) if kind == "macs" else sum(p.numel() for p in m.parameters()) for m in (small, model)
     ]
     assert counts[0] / counts[1] == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize("share", [0.6, 0.85])
+@pytest.mark.parametrize("kind", ["macs", "params"])
+@pytest.mark.parametrize("name", networks.NETWORKS)
+def test_the_nearest_choice_is_found_and_told_where_it_is_further_than_the_tolerance(name, kind, share):
+    """Against trying every threshold; counted on the compact network."""
+    model, images = networks.build(name)
+    gates = Gates(copy.deepcopy(model), images)
+    budget = budget_of(Target(kind, share), 1, model, gates.layers, (images,))
+    keep = budget.keep(gates, 1.0)
+    assert keep is not None
+    places = ranks(gates)
+    choices = [keep_above(gates, places, count) for count in range(sum(map(len, places.values())) + 1)]
+    reached = budget.reached(gates.layers, keep)
+    nearest = min(abs(budget.reached(gates.layers, choice).median - share) for choice in choices)
+    assert abs(reached.median - share) == pytest.approx(nearest)
+    small = copy.deepcopy(model)
+    remove_channels(small, keep, example_inputs=images)
+    counts = [
+        count_macs(m, images) if kind == "macs" else sum(p.numel() for p in m.parameters()) for m in (small, model)
+    ]
+    assert counts[0] / counts[1] == pytest.approx(reached.median)
+    assert bool(budget.missed(reached)) == (abs(counts[0] / counts[1] - share) > 0.02)
+
+
+def test_what_is_missed_is_told_in_words():
+    exactly, less = Spread(0.5, 0.5, 0.5), Spread(0.46, 0.46, 0.46)
+    counted = Budget(Target("macs", 0.5), lambda keep: 1.0)
+    assert counted.missed(exactly) is None
+    assert counted.missed(less) == "target_macs=0.5 was asked for and 0.460 reached, as near as whole channels come"
+    rounded = Budget(Target("params", 0.5), lambda keep: 1.0, round_to=8).missed(less)
+    assert (
+        rounded == "target_params=0.5 was asked for and 0.460 reached, as near as whole channels in multiples of 8 come"
+    )
+    timed = Budget(Target("latency", 0.5), lambda keep: 1.0, timed=lambda keep: exactly)
+    assert timed.missed(exactly) is None
+    assert "0.460 reached (quartiles 0.460 to 0.460): as near as the choices tried come" in str(timed.missed(less))
+    assert "time varies here by more than 2%" in str(timed.missed(Spread(0.5, 0.6, 0.7)))
+    assert Budget(Target("active", 0.5), None).missed(less) is None
 
 
 @given(costs=st.lists(st.integers(0, 100), min_size=2, max_size=40), share=st.floats(0.01, 1))
@@ -85,14 +129,14 @@ def test_bisection_finds_the_nearest_cost(costs, share):
 
 
 def test_a_target_below_one_channel_per_layer_is_refused(gates):
-    size = Size(gates.model, gates.layers, INPUTS)
     with pytest.raises(BudgetError, match=r"target_macs=0.01 is out of reach: with one channel in each.*keeps 0.0\d+"):
-        keep_for(Target("macs", 0.01), 0.01, gates, size.macs)
+        budget_of(Target("macs", 0.01), 1, build("digits", 10), gates.layers, (INPUTS,)).check(gates)
+    budget_of(Target("macs", 0.1), 1, build("digits", 10), gates.layers, (INPUTS,)).check(gates)
 
 
 def test_with_round_to_the_nearest_is_taken(gates):
     size = Size(gates.model, gates.layers, INPUTS)
-    keep = keep_for(Target("macs", 0.5), 0.5, gates, size.macs, round_to=16)
+    keep = keep_for(0.5, gates, size.macs, round_to=16)
     assert {len(kept) for kept in keep.values()} == {16}
 
 

@@ -210,3 +210,22 @@ def test_a_quantised_model_is_refused():
     quantised = nn.Sequential(torch.ao.nn.quantized.dynamic.Linear(4, 4))
     with pytest.raises(ValueError, match="is a quantised Linear; prune the float model"):
         Gates(quantised, torch.randn(2, 4))
+
+
+def test_a_weight_quantised_by_torchao_is_refused():
+    """Told by the type of the weight: the module is the usual one."""
+
+    class Quantised(torch.Tensor):
+        __module__ = "torchao.dtypes.affine_quantized_tensor"
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    model[0].weight = nn.Parameter(model[0].weight.detach().as_subclass(Quantised))
+    with pytest.raises(ValueError, match="0 has a quantised Quantised; prune the float model, then quantise it"):
+        Gates(model, torch.randn(2, 4))
+
+
+def test_a_model_wrapped_for_data_parallel_training_is_refused():
+    wrapped = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(wrapped)  # a whole one needs a process group
+    with pytest.raises(TypeError, match=r"wrapped in DistributedDataParallel; pass model.module"):
+        Gates(wrapped, torch.randn(2, 4))

@@ -121,7 +121,7 @@ def test_rounding_up_keeps_what_was_kept(pruned):
 def test_less_work_takes_a_smaller_share_of_the_time():
     model, x = nn.Sequential(nn.Linear(64, 4096), nn.ReLU(), nn.Linear(4096, 64)), torch.zeros(256, 64)
     layers = Gates(copy.deepcopy(model), x).layers
-    assert latency_share(model, layers, x, {"0": [0, 1]}, **FEW) < 0.5
+    assert latency_share(model, layers, x, {"0": [0, 1]}, **FEW).median < 0.5
     assert compare_latency(model, model, x, **FEW).fewer_macs == 1
 
 

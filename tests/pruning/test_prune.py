@@ -1,19 +1,17 @@
 """Pruning as a whole: the budget is met by what is learned, nothing is lost when it is stopped, the model stays."""
 
-import copy
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pruning.short_runs import DATA, SHORT, epochs_in, equal, frozen_recipe, network
 from torch import nn
-from torch.nn.functional import mse_loss
 
 from cogd import CoGD
 from cogd.models import build, count_macs
@@ -21,30 +19,10 @@ from cogd.pruning import Gates
 from cogd.pruning.fista import FistaSGD
 from cogd.pruning.gal import Discriminator, adversarial_loss, data_loss, discriminator_loss
 from cogd.pruning.prune import prune
+from cogd.pruning.settings import learning_recipe
 from cogd.training import read_recipe
-from cogd.training.data.digits import load_digits
-from cogd.training.data.memory import Images, MemoryData
 from cogd.training.schedule import rate_factor
 from cogd.training.state import seed_epoch
-
-
-def some_digits() -> MemoryData:
-    whole = load_digits()
-    train, test = (Images(part.pixels[:n], part.labels[:n]) for part, n in ((whole.train, 256), (whole.test, 64)))
-    return replace(whole, train=train, test=test)
-
-
-DATA = some_digits()
-SHORT: dict[str, Any] = {"data": DATA, "epochs": 4, "finetune_epochs": 2, "target_macs": 0.4, "progress": False}
-
-
-def network(seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return build("digits", 10)
-
-
-def equal(a: nn.Module, b: nn.Module) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +36,7 @@ def test_the_budget_is_met_and_the_removal_changes_nothing(done):
     result, folder = done
     shape = torch.zeros(1, 1, 8, 8)
     assert count_macs(result.model, shape) / count_macs(network(), shape) == pytest.approx(0.4, abs=0.02)
-    log = [json.loads(line) for line in (folder / "masks" / "log.jsonl").read_text().splitlines()]
-    learned = [entry for entry in log if entry["event"] == "epoch"]
+    learned = epochs_in(folder)
     assert result.metrics["after"]["accuracy"] == pytest.approx(learned[-1]["metrics"]["accuracy"])
     assert result.metrics["after"]["test_loss"] == pytest.approx(learned[-1]["metrics"]["test_loss"], rel=1e-4)
     zero = {name: of - len(result.keep[name]) for name, (_, of) in learned[-1]["channels_at_zero"].items()}
@@ -76,46 +53,32 @@ def test_the_model_comes_back_unchanged(done):
     assert [name for name, _ in model.named_modules()] == [name for name, _ in network().named_modules()]
 
 
-@pytest.mark.parametrize("target", [{"active": 0.5}, {"target_params": 0.5}, {"target_macs": 0.5, "round_to": 4}])
-def test_other_targets(target):
-    settings = {**SHORT, "epochs": 1, "finetune_epochs": 1, "target_macs": None, **target}
-    result = prune(network(), **settings)
-    counts = {name: len(kept) for name, kept in result.keep.items()}
-    if "active" in target:
-        assert counts == {"layer1.conv1": 8, "layer2.conv1": 16}
-    elif "round_to" in target:
-        assert all(count % 4 == 0 for count in counts.values())
-    else:
-        sizes = [sum(p.numel() for p in model.parameters()) for model in (result.model, network())]
-        assert sizes[0] / sizes[1] == pytest.approx(0.5, abs=0.02)
-
-
-@pytest.mark.parametrize("rule", [None, "paper", "rollback"])
-def test_learning_masks_is_gal_with_plain_sgd_and_cogd_around_it(rule):
-    """Against the loop written out: bit for bit, before the first channel is closed."""
+@pytest.mark.parametrize("rule", [None, "paper", "descent", "rollback"])
+def test_learning_masks_is_gal_with_plain_sgd_and_cogd_around_it(rule, tmp_path):
+    """Against the loop written out: bit for bit, before the first channel is closed, at a strength that shows."""
+    strength: dict[str, Any] = {"scale": 1.0} if rule in ("paper", "descent") else {}
     settings = {**SHORT, "target_macs": 1.0, "epochs": 2, "finetune_epochs": 1, "finetune_recipe": frozen_recipe()}
-    result = prune(network(), rule=rule, **settings)
-    recipe = read_recipe("prune_digits", epochs=2, step_epochs=1, rule=rule or "none")
+    settings |= {"initial": "normal"}
+    result = prune(network(), rule=rule, folder=tmp_path / "run", **strength, **settings)
+    recipe = read_recipe("prune_digits", epochs=2, step_epochs=1, rule=rule or "none", **strength)
     by_hand = gal_by_hand(recipe, rule)
     assert [p.shape for p in result.model.parameters()] == [p.shape for p in by_hand.parameters()]
     for ours, expected in zip(result.model.parameters(), by_hand.parameters(), strict=True):
         assert torch.equal(ours, expected)
-
-
-def frozen_recipe():
-    """A fine-tuning that leaves the weights as they are."""
-    return read_recipe("finetune_digits", lr=1e-45, weight_decay=0, momentum=0)
+    if rule is not None:
+        assert all(entry["cogd"]["opened"] > 0 for entry in epochs_in(tmp_path / "run"))
+        assert not equal(result.model, prune(network(), rule=None, **settings).model)
 
 
 def gal_by_hand(recipe, rule):
     teacher, student = network().eval(), network()
-    gates = Gates(student, torch.zeros(1, 1, 8, 8), initial="ones", generator=torch.Generator().manual_seed(0))
+    gates = Gates(student, torch.zeros(1, 1, 8, 8), initial="normal", generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
     D = Discriminator(10)
     weights = {"params": [*student.parameters(), *D.parameters()], "momentum": 0.9, "weight_decay": 2e-4}
     base = FistaSGD([weights, {"params": list(gates.parameters()), "penalty": 0.01}], lr=recipe.lr)
     train, _ = DATA.batches(recipe, torch.device("cpu"))
-    optimizer = CoGD(base, gates.couplings(0.5), rule=rule, period=len(train))
+    optimizer = CoGD(base, gates.couplings(0.5), rule=rule, scale=recipe.scale, period=len(train))
     for epoch in range(2):
         student.train()
         seed_epoch(0, epoch)
@@ -137,9 +100,11 @@ def gal_by_hand(recipe, rule):
     return student
 
 
-@pytest.mark.parametrize(("phase", "stop_at"), [("masks", 3), ("masks", 8), ("masks", 13), ("finetune", 5)])
+@pytest.mark.parametrize(
+    ("phase", "stop_at"), [("masks", 3), ("masks", 8), ("masks", 13), ("masks", 16), ("finetune", 5)]
+)
 def test_stopped_and_resumed_equals_never_stopped(done, tmp_path, phase, stop_at, monkeypatch):
-    """Within the tightening, at an epoch's end, after the final choice, and while fine-tuning."""
+    """Within the tightening, at an epoch's end, after the final choice, at the last step, and while fine-tuning."""
     from cogd.pruning import phases
 
     original = phases.fit
@@ -157,6 +122,7 @@ def test_stopped_and_resumed_equals_never_stopped(done, tmp_path, phase, stop_at
     monkeypatch.setattr(phases, "fit", stopping)
     first = prune(network(), folder=tmp_path / "run", **SHORT)
     assert first.status == "stopped"
+    assert (tmp_path / "run" / "finetune").exists() == (phase == "finetune")
     with pytest.raises(ValueError, match="this run was stopped; call prune again"):
         first.report()
     monkeypatch.undo()
@@ -169,9 +135,9 @@ def test_stopped_and_resumed_equals_never_stopped(done, tmp_path, phase, stop_at
 
 KILLED = """
 import sys
-sys.path.insert(0, {here!r})
+sys.path.insert(0, {tests!r})
 import torch; torch.set_num_threads(1)
-from test_prune import SHORT, network
+from pruning.short_runs import SHORT, network
 from cogd.pruning.prune import prune
 prune(network(), folder={folder!r}, **SHORT)
 """
@@ -182,7 +148,7 @@ prune(network(), folder={folder!r}, **SHORT)
 def test_a_kill_loses_at_most_an_epoch(done, tmp_path, phase):
     whole, _ = done
     folder = tmp_path / "run"
-    script = KILLED.format(here=os.path.dirname(__file__), folder=str(folder))
+    script = KILLED.format(tests=str(Path(__file__).parents[1]), folder=str(folder))
     process = subprocess.Popen([sys.executable, "-c", script])
     log = folder / phase / "log.jsonl"
     while not (log.exists() and '"event": "epoch"' in log.read_text()):
@@ -218,28 +184,6 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.tex"]
 
 
-def test_a_users_own_network_loss_and_evaluation():
-    """Answers that are images: no classes to be accurate about, and iterables for data."""
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        *(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
-        *(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
-        nn.Conv2d(8, 2, 3, padding=1),
-    )
-    batches = [(x, torch.cat([x, -x], 1)) for x in torch.randn(3, 4, 1, 6, 6)]
-
-    def error(model, batches):
-        return {"mse": sum(mse_loss(model(x), y).item() for x, y in batches)}
-
-    before = copy.deepcopy(model)
-    result = prune(
-        model, (batches, batches), loss=mse_loss, evaluate=error, epochs=2, finetune_epochs=1, progress=False
-    )
-    assert set(result.metrics["after"]) == {"mse"}
-    assert equal(model, before)
-    assert result.model(torch.zeros(1, 1, 6, 6)).shape == (1, 2, 6, 6)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -254,6 +198,8 @@ def test_a_users_own_network_loss_and_evaluation():
         ({"rule": "backwards"}, r"rule"),
         ({"teacher": build("digits", 7)}, r"teacher must answer as the model does, with \(2, 10\)"),
         ({"teacher": nn.Conv2d(3, 1, 1)}, r"teacher does not take the model's inputs"),
+        ({"teacher": network(1), "distill": "none"}, r"teacher is not asked with distill='none'; leave it out"),
+        ({"target_macs": None, "target_latency": 1.5}, r"target_latency must be the share to keep, .* got 1.5"),
         ({"model": build("resnet56", 10)}, r"the model does not take the data's inputs, shaped \(2, 1, 8, 8\)"),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}, r"no channel of this Sequential can be removed"),
         ({"ignore": ["layer9"]}, r"ignore names 'layer9'"),
@@ -263,4 +209,26 @@ def test_bad_input_is_refused_and_nothing_is_written(change, message, tmp_path):
     settings = {**SHORT, "model": network(), "folder": tmp_path / "run", **change}
     with pytest.raises(ValueError, match=message):
         prune(**settings)
-    assert not (tmp_path / "run" / "masks").exists()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_s_own_rule_stays_and_only_what_is_given_is_replaced():
+    plain = read_recipe("prune_digits", epochs=3)
+    mine = read_recipe(plain, rule="descent", order=2, scale=0.1, active=0.7)
+    assert (plain.rule, learning_recipe(plain, "digits", None).rule) == ("none", "paper")
+    assert learning_recipe(None, "digits", None).rule == "paper"
+    assert learning_recipe(mine, "digits", None) == mine
+    assert learning_recipe(mine, "digits", None, scale=0.2) == read_recipe(mine, scale=0.2)
+    assert learning_recipe(mine, "digits", None, "paper", active=0.5) == read_recipe(mine, rule="paper", active=0.5)
+    assert learning_recipe(mine, "digits", None, None).rule == "none"
+    assert learning_recipe(read_recipe(mine, rule="none"), "digits", None).rule == "none"
+
+
+def test_progress_says_how_many_channels_of_each_layer_are_at_zero(capsys, tmp_path):
+    prune(network(), folder=tmp_path / "run", **{**SHORT, "progress": True})
+    said = [line for line in capsys.readouterr().err.splitlines() if "at zero by layer" in line]
+    counts = [entry["channels_at_zero"].values() for entry in epochs_in(tmp_path / "run")]
+    assert [line.partition("at zero by layer: ")[2] for line in said] == [
+        " ".join(str(zero) for zero, _ in layers) for layers in counts
+    ]
+    assert len(said) == 4

@@ -15,16 +15,26 @@ from torch import Tensor, nn
 
 from cogd.models import BUILDERS
 from cogd.pruning.cutting import Keep, set_data
-from cogd.pruning.layers import as_tuple
+from cogd.pruning.graph import as_tuple
 from cogd.pruning.refusals import check_plain
 from cogd.training.files import write_atomically
 
 WEIGHTS, RECIPE = "weights.safetensors", "recipe.json"
+DTYPES = {name: value for name, value in vars(torch).items() if isinstance(value, torch.dtype)}
 Shapes = dict[str, list[int]]
 SizeName = Literal[
     "in_channels", "out_channels", "groups", "in_features", "out_features", "num_features", "num_parameters"
 ]
 SIZES = get_args(SizeName)
+
+
+class ExampleInput(BaseModel):
+    """What one of the example inputs was."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    shape: list[int]
+    dtype: str
 
 
 class Recipe(BaseModel):
@@ -39,7 +49,8 @@ class Recipe(BaseModel):
     sizes: dict[str, dict[SizeName, int]]
     built: Shapes
     pruned: Shapes
-    example_inputs: list[list[int]]
+    dtypes: dict[str, str]  # of the pruned model
+    example_inputs: list[ExampleInput]
     versions: dict[str, str]
     sha256: str
     report: dict[str, Any] = {}
@@ -87,9 +98,14 @@ def save_pruned(
         arguments=dict(arguments or {}),
         keep={name: list(kept) for name, kept in keep.items()},
         sizes=_changed_sizes(model, original),
-        built=_shapes(original),
-        pruned=_shapes(model),
-        example_inputs=[list(x.shape) for x in as_tuple(example_inputs) if isinstance(x, Tensor)],
+        built=shapes(_tensors(original)),
+        pruned=shapes(_tensors(model)),
+        dtypes=_dtypes(_tensors(model)),
+        example_inputs=[
+            ExampleInput(shape=list(x.shape), dtype=_name(x.dtype))
+            for x in as_tuple(example_inputs)
+            if isinstance(x, Tensor)
+        ],
         versions={name: version(name) for name in ("cogd", "torch", "torch-pruning")},
         sha256=hashlib.sha256(weights).hexdigest(),
         report=dict(report or {}),
@@ -118,8 +134,11 @@ def load_pruned(build_model: Callable[[], nn.Module] | str | None, folder: str |
     recipe = read_recipe(folder)
     tensors = _read_weights(Path(folder), recipe)
     model = build_original(build_model, recipe)
-    _refuse_differences("the model that build_model makes", _shapes(model), f"{RECIPE} of {folder}", recipe.built)
-    _refuse_differences(f"{WEIGHTS} of {folder}", _shapes_of(tensors), RECIPE, recipe.pruned)
+    refuse_differences(
+        "the model that build_model makes", shapes(_tensors(model)), f"{RECIPE} of {folder}", recipe.built
+    )
+    refuse_differences(f"{WEIGHTS} of {folder}", shapes(tensors), RECIPE, recipe.pruned)
+    refuse_differences(f"{WEIGHTS} of {folder}", _dtypes(tensors), RECIPE, recipe.dtypes)
     for name, sizes in recipe.sizes.items():
         for attribute, size in sizes.items():
             setattr(_submodule(model, name), attribute, size)
@@ -150,9 +169,26 @@ def read_recipe(folder: str | Path) -> Recipe:
 
 
 def examples(recipe: Recipe) -> tuple[Tensor, ...]:
-    """Return random inputs of the shapes that the recipe notes."""
+    """Return inputs as the recipe notes them: random, and zeros where they are integers, which are often indices."""
     generator = torch.Generator().manual_seed(0)
-    return tuple(torch.randn(shape, generator=generator) for shape in recipe.example_inputs)
+    return tuple(_example(noted, generator) for noted in recipe.example_inputs)
+
+
+def _example(noted: ExampleInput, generator: torch.Generator) -> Tensor:
+    if noted.dtype not in DTYPES:
+        raise ValueError(f"{RECIPE} notes an example input of dtype {noted.dtype!r}, which PyTorch doesn't have.")
+    dtype = DTYPES[noted.dtype]
+    if dtype.is_floating_point:
+        return torch.randn(noted.shape, generator=generator).to(dtype)
+    return torch.zeros(noted.shape, dtype=dtype)
+
+
+def read_tensors(path: Path, content: bytes) -> dict[str, Tensor]:
+    """Return the tensors in a safetensors file's content."""
+    try:
+        return safetensors.torch.load(content)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is no safetensors file: {error}.") from error
 
 
 def _read_weights(folder: Path, recipe: Recipe) -> dict[str, Tensor]:
@@ -162,37 +198,36 @@ def _read_weights(folder: Path, recipe: Recipe) -> dict[str, Tensor]:
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != recipe.sha256:
         raise ValueError(f"{path} isn't the file that {RECIPE} was written for: its checksum differs. Copy both again.")
-    try:
-        return safetensors.torch.load(content)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is no safetensors file: {error}.") from error
+    return read_tensors(path, content)
 
 
 def build_original(build_model: Callable[[], nn.Module] | str | None, recipe: Recipe) -> nn.Module:
     """Return the model before pruning with weights of its own; `build_model` as in `load_pruned`."""
     if isinstance(build_model, str):
-        return _imported(build_model)(**recipe.arguments)
+        return imported(build_model)(**recipe.arguments)
     if build_model is not None:
         return build_model()
     if recipe.builder in BUILDERS:
         builder: Callable[..., nn.Module] = BUILDERS[recipe.builder]
         return builder(**recipe.arguments)
     if recipe.builder is None:
-        raise ValueError("the recipe names no builder; pass build_model, a function that makes the model.")
+        raise ValueError(
+            "the recipe names no builder; pass build_model (--model), which makes the model before pruning."
+        )
     raise ValueError(
         f"the recipe names code outside of cogd, {recipe.builder!r}, which isn't run unasked; "
-        f"if you trust it, pass build_model={recipe.builder!r}."
+        f"if you trust it, pass build_model={recipe.builder!r} (--model {recipe.builder})."
     )
 
 
-def _imported(path: str) -> Callable[..., nn.Module]:
+def imported(path: str) -> Callable[..., nn.Module]:
     """Return the function that "package.module:function" names."""
     package, _, name = path.partition(":")
     try:
         function = getattr(import_module(package), name)
     except (ImportError, ValueError, AttributeError) as error:
         raise ValueError(
-            f'build_model must be a function or "package.module:function" that Python finds; got {path!r} ({error}).'
+            f'build_model (--model) must name a "package.module:function" that Python finds; got {path!r} ({error}).'
         ) from error
     return function
 
@@ -215,16 +250,20 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return model.state_dict(keep_vars=True)
 
 
-def _shapes(model: nn.Module) -> Shapes:
-    return _shapes_of(_tensors(model))
-
-
-def _shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
+def shapes(tensors: Mapping[str, Tensor]) -> Shapes:
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
 
 
-def _refuse_differences(what: str, got: Shapes, reference: str, expected: Shapes) -> None:
-    """Refuse tensors that are missing, too many or of another shape, and say which."""
+def _dtypes(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    return {name: _name(tensor.dtype) for name, tensor in tensors.items()}
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def refuse_differences(what: str, got: Mapping[str, Any], reference: str, expected: Mapping[str, Any]) -> None:
+    """Refuse tensors that are missing, too many or of another shape or dtype, and say which."""
     lines = [f"{name}: missing" for name in expected if name not in got]
     lines += [f"{name}: not in {reference}" for name in got if name not in expected]
     both = (name for name in got if name in expected and got[name] != expected[name])

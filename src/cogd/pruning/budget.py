@@ -1,16 +1,19 @@
 """Which channels stay: those with the largest gates of all layers, found by bisection, or a share of every layer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cogd.projection import block_norms
+from cogd.pruning.cutting import Keep
 from cogd.pruning.gates import Gates, kept_channels
+from cogd.pruning.graph import Prunable
+from cogd.pruning.latency import Spread, latency_share
+from cogd.pruning.size import Size
 
-Keep = dict[str, list[int]]
 Cost = Callable[[Keep], float]
 TOLERANCE = 0.02  # of the whole network's cost
 
@@ -19,11 +22,15 @@ class BudgetError(ValueError):
     """No choice among the gated channels costs what was asked for."""
 
 
+class BudgetWarning(UserWarning):
+    """The choice that comes nearest costs something else than was asked for, by more than the tolerance."""
+
+
 @dataclass(frozen=True)
 class Target:
     """What the small network may cost, as a share of the whole one; or the share of channels to keep, the paper's a."""
 
-    kind: Literal["macs", "params", "active"]
+    kind: Literal["macs", "params", "latency", "active"]
     share: float
 
     def __post_init__(self):
@@ -45,6 +52,92 @@ def one_target(**shares: float | None) -> Target:
     if len(given) > 1:
         raise ValueError(f"give one target; got {' and '.join(f'{t.argument}={t.share}' for t in given)}.")
     return given[0] if given else Target("macs", 0.5)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A target, and what a choice of channels costs in its unit.
+
+    Args:
+        target: what is asked for.
+        cost: what counting says that a choice costs; None where every layer keeps the same share. Latency is tightened
+            by MACs.
+        round_to: every layer keeps a multiple of so many channels.
+        timed: the share of the latency that a choice leaves, measured: for the final choice of a target of latency.
+    """
+
+    target: Target
+    cost: Cost | None
+    round_to: int = 1
+    timed: Callable[[Keep], Spread] | None = None
+
+    def keep(self, gates: Gates, progress: float) -> Keep | None:
+        """Return the channels to keep when this share of the tightening is done; None once it is over."""
+        if progress > 1:
+            return None
+        share = self.target.share + (1 - self.target.share) * (1 - progress) ** 3
+        return keep_for(share, gates, self._final_cost if progress == 1 else self.cost, self.round_to)
+
+    def check(self, gates: Gates) -> None:
+        """Refuse a target that no choice of channels can meet."""
+        cost = self._final_cost
+        if cost is None or self.round_to > 1:
+            return
+        places = ranks(gates)
+        least = cost(keep_above(gates, places, sum(map(len, places.values())))) / cost({})
+        if least > self.target.share + TOLERANCE:
+            larger = " A larger batch in example_inputs may leave less of the time." if self.timed else ""
+            raise BudgetError(
+                f"{self.target.argument}={self.target.share:g} is out of reach: with one channel in each gated layer "
+                f"the network keeps {least:.3f}. Give a target from there to 1, or ignore fewer layers.{larger}"
+            )
+
+    def reached(self, layers: Iterable[Prunable], keep: Keep) -> Spread:
+        """Return the share that a choice comes to, in the target's unit; latency is measured once more."""
+        if self.timed is not None:
+            return self.timed(keep)
+        if self.cost is not None:
+            share = self.cost(keep) / self.cost({})
+        else:
+            share = sum(len(keep[layer.name]) for layer in layers) / sum(layer.channels for layer in layers)
+        return Spread(share, share, share)
+
+    def missed(self, reached: Spread) -> str | None:
+        """Return in words how far a choice is from the target, where that is further than the tolerance."""
+        target = self.target
+        if target.kind == "active" or abs(reached.median - target.share) <= TOLERANCE:
+            return None
+        said = f"{target.argument}={target.share:g} was asked for and {reached.median:.3f} reached"
+        if self.timed is not None:
+            noisy = reached.high - reached.low > 2 * TOLERANCE
+            why = "time varies here by more than 2%" if noisy else "as near as the choices tried come"
+            return f"{said} (quartiles {reached.low:.3f} to {reached.high:.3f}): {why}"
+        multiples = f" in multiples of {self.round_to}" if self.round_to > 1 else ""
+        return f"{said}, as near as whole channels{multiples} come"
+
+    @property
+    def _final_cost(self) -> Cost | None:
+        timed = self.timed
+        return self.cost if timed is None else lambda keep: timed(keep).median
+
+
+def budget_of(
+    target: Target, round_to: int, model: nn.Module, layers: Iterable[Prunable], inputs: tuple[Any, ...]
+) -> Budget:
+    """Return the budget of a model that loses channels of the layers."""
+    layers = list(layers)
+    if target.kind == "active":
+        return Budget(target, None, round_to)
+    size = Size(model, layers, inputs)
+    if target.kind != "latency":
+        return Budget(target, size.macs if target.kind == "macs" else size.parameters, round_to)
+
+    def timed(keep: Keep) -> Spread:
+        if all(len(keep.get(layer.name, range(layer.channels))) == layer.channels for layer in layers):
+            return Spread(1.0, 1.0, 1.0)
+        return latency_share(model, layers, inputs, keep, device=str(inputs[0].device))
+
+    return Budget(target, size.macs, round_to, timed)
 
 
 @torch.no_grad()
@@ -79,7 +172,7 @@ def keep_share(gates: Gates, places: dict[str, Tensor], share: float, round_to: 
     return keep
 
 
-def keep_within(choice: Callable[[int], Keep], channels: int, cost: Cost, share: float, round_to: int = 1) -> Keep:
+def keep_within(choice: Callable[[int], Keep], channels: int, cost: Cost, share: float) -> Keep:
     """Find by bisection the number of channels above which the rest costs closest to a share of the whole.
 
     `choice(count)` leaves out the `count` least channels; `cost` must not rise with it. Rounding may exceed the share.
@@ -96,24 +189,16 @@ def keep_within(choice: Callable[[int], Keep], channels: int, cost: Cost, share:
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if at(middle) >= share * whole else (low, middle)
-    if round_to == 1 and (least := at(channels)) > (share + TOLERANCE) * whole:
-        raise BudgetError(
-            f"with one channel in each gated layer the network keeps {least / whole:.3f}. Give a target from there to "
-            "1, or ignore fewer layers."
-        )
     return choice(min((low, high), key=lambda count: abs(at(count) - share * whole)))
 
 
-def keep_for(target: Target, share: float, gates: Gates, cost: Cost | None, round_to: int = 1) -> Keep:
-    """Return the channels to keep for a share in the target's unit, in which `cost` counts."""
+def keep_for(share: float, gates: Gates, cost: Cost | None, round_to: int = 1) -> Keep:
+    """Return the channels to keep for a share of the cost, or, without one, of every layer's channels."""
     places = ranks(gates)
     if cost is None:
         return keep_share(gates, places, share, round_to)
     channels = sum(map(len, places.values()))
-    try:
-        return keep_within(lambda count: keep_above(gates, places, count, round_to), channels, cost, share, round_to)
-    except BudgetError as error:
-        raise BudgetError(f"{target.argument}={target.share:g} is out of reach: {error}") from None
+    return keep_within(lambda count: keep_above(gates, places, count, round_to), channels, cost, share)
 
 
 def zeros(gates: Mapping[str, Tensor]) -> dict[str, list[int]]:

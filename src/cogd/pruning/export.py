@@ -112,7 +112,7 @@ def _free(path: str | Path, overwrite: bool) -> Path:
     if path.is_dir() or not path.parent.is_dir():
         raise ValueError(f"path must be a file in a folder that is there; got {path}.")
     if path.exists() and not overwrite:
-        raise FileExistsError(f"{path} is there; name another file, or set overwrite=True.")
+        raise FileExistsError(f"{path} is there; name another file, or set overwrite=True (--overwrite).")
     return path
 
 

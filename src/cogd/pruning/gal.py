@@ -79,13 +79,23 @@ class Distilled(NamedTuple):
     discriminator: Discriminator | None = None
 
 
-def distillation(kind: Distillation, teacher: nn.Module, recipe: Recipe, loss: Loss | None, classes: int) -> Distilled:
-    """Return what the pruned network learns from: "gal", "kd" or "none"."""
+def distillation(
+    kind: Distillation, teacher: nn.Module, recipe: Recipe, loss: Loss | None, inputs: tuple[Any, ...]
+) -> Distilled:
+    """Return what the pruned network learns from: "gal", "kd" or "none"; `inputs` are examples."""
     if kind == "none":
         return Distilled(minimize(loss or nn.CrossEntropyLoss(label_smoothing=recipe.label_smoothing)))
+    with torch.no_grad():
+        answer = teacher(*inputs)
+    if not isinstance(answer, Tensor) or answer.ndim < 2:
+        what = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+        raise ValueError(
+            f"distill={kind!r} compares answers shaped (examples, classes, ...), but this {type(teacher).__name__} "
+            f"answers with {what}. Set distill='none', with a loss of your own."
+        )
     if kind == "kd":
         return Distilled(softened(teacher, loss or cross_entropy))
-    discriminator = Discriminator(classes)
+    discriminator = Discriminator(answer.shape[1])
     return Distilled(Game(teacher, discriminator), discriminator)
 
 

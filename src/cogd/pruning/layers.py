@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from cogd.pruning.cutting import Keep, cut_channels, plan_removal
-from cogd.pruning.graph import FAILURES, Prunable, candidates, considered_layers
+from cogd.pruning.graph import FAILURES, Prunable, as_tuple, candidates, considered_layers
 from cogd.pruning.masking import silence
 from cogd.pruning.refusals import check_plain
 
@@ -63,10 +63,6 @@ def _exact_only(
         else:
             exact.append(layer)
     return exact, reasons
-
-
-def as_tuple(example_inputs: Tensor | Sequence[Any]) -> tuple[Any, ...]:
-    return (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
 
 
 def difference(model: nn.Module, layers: Sequence[Prunable], keep: Keep, inputs: tuple[Any, ...]) -> str | None:

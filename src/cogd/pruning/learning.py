@@ -5,13 +5,13 @@ Over the first `TIGHTENING` of the epochs the least gates are set to 0 after eac
 the penalty is lifted, and what is left recovers.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from cogd.pruning.budget import Cost, Keep, Target, keep_for, zeros
+from cogd.pruning.budget import Budget, zeros
+from cogd.pruning.cutting import Keep
 from cogd.pruning.fista import FistaSGD
 from cogd.pruning.gates import Gates
 from cogd.training.metrics import Batches, Evaluate
@@ -38,26 +38,6 @@ class GatedNetwork(nn.Module):
     def keep(self) -> Keep:
         """The channels behind open gates."""
         return {name: mask.nonzero().flatten().tolist() for name, mask in zip(self.names, self.open, strict=True)}
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What the target's unit is and how it is met while learning."""
-
-    target: Target
-    cost: Cost | None
-    round_to: int
-
-    def keep(self, gates: Gates, progress: float) -> Keep | None:
-        """Return the channels to keep when this share of the tightening is done; None once it is over."""
-        if progress > 1:
-            return None
-        share = self.target.share + (1 - self.target.share) * (1 - progress) ** 3
-        return keep_for(self.target, share, gates, self.cost, self.round_to)
-
-    def check(self, gates: Gates) -> None:
-        """Refuse a target that no choice of channels can meet, before anything is learned."""
-        self.keep(gates, 1.0)
 
 
 class MaskLearning:
@@ -129,7 +109,7 @@ class MaskLearning:
     def _cut(self, keep: Keep, final: bool) -> None:
         masks = [torch.zeros_like(gate) for gate in self.gates.parameters()]
         for mask, name in zip(masks, self.gates.values, strict=True):
-            mask[keep[name]] = 1
+            mask[list(keep[name])] = 1
         self.optimizer.mask(self.gates.parameters(), masks)
         if final:
             torch._foreach_copy_(list(self.model.open), masks)

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from cogd.pruning.budget import Cost, Keep
+from cogd.pruning.budget import Budget, BudgetWarning, budget_of
+from cogd.pruning.cutting import Keep
 from cogd.pruning.gal import Distilled, distillation
 from cogd.pruning.gates import Gates
-from cogd.pruning.learning import Budget, MaskLearning
+from cogd.pruning.learning import MaskLearning
 from cogd.pruning.removal import remove_channels
 from cogd.pruning.result import Outcome, Pruned
 from cogd.pruning.settings import Settings
-from cogd.pruning.size import Size
 from cogd.training.fit import fit
 from cogd.training.loop import Status, measure
 from cogd.training.metrics import Batches, Evaluate, Loss
 from cogd.training.placement import Placement
 from cogd.training.run import claim
 from cogd.training.runner import Result
+
+CLAIM = "prune.json"  # in the folder of a run that has begun
 
 
 @dataclass
@@ -42,11 +45,12 @@ class Phases:
     progress: bool
 
     def run(self) -> Pruned:
-        self._claim_folder()
-        before = self._measure(self.base)
         student, gates = self._gated()
-        result, keep = self._learn(student, gates)
-        if result.status == "stopped":
+        budget, source = self._budget(gates), self._source()
+        self._claim_folder()  # nothing is written before the checks above
+        before = self._measure(self.base)
+        result, keep = self._learn(student, gates, budget, source)
+        if result.stop_requested:  # perhaps in the last epoch: fine-tuning doesn't begin either
             return self._outcome(None)
         gates.fold()
         remove_channels(student, keep, example_inputs=self.inputs)
@@ -54,8 +58,12 @@ class Phases:
         if self._finetune(student).status == "stopped":
             return self._outcome(None)
         metrics = {"before": before, "after": after, "fine_tuned": self._measure(student)}
+        reached = budget.reached(gates.layers, keep)
+        missed = budget.missed(reached)
+        if missed and budget.round_to == 1:  # larger multiples come as near as they can
+            warnings.warn(f"{missed}.", BudgetWarning, stacklevel=3)
         channels = {layer.name: layer.channels for layer in gates.layers}
-        return self._outcome(Outcome(student, keep, channels, metrics))
+        return self._outcome(Outcome(student, keep, channels, metrics, reached, missed))
 
     def _outcome(self, outcome: Outcome | None) -> Pruned:
         status: Status = "stopped" if outcome is None else "complete"
@@ -68,24 +76,28 @@ class Phases:
         gates = Gates(student, self.inputs, initial=settings.initial, ignore=settings.ignore, generator=generator)
         return student, gates
 
-    def _learning(self, student: nn.Module, gates: Gates, discriminator: nn.Module | None) -> MaskLearning:
+    def _budget(self, gates: Gates) -> Budget:
+        """Return the budget; one out of reach is refused, unless the run has begun: time is never measured alike."""
         settings = self.settings
-        budget = Budget(settings.target, self._cost(gates), settings.round_to)
-        budget.check(gates)
-        return MaskLearning(student, gates, settings.learning, settings.penalty, budget, self.evaluate, discriminator)
+        budget = budget_of(settings.target, settings.round_to, self.base, gates.layers, self.inputs)
+        if self.folder is None or not (self.folder / CLAIM).exists():
+            budget.check(gates)
+        return budget
 
-    def _learn(self, student: nn.Module, gates: Gates) -> tuple[Result, Keep]:
+    def _learn(self, student: nn.Module, gates: Gates, budget: Budget, source: Distilled) -> tuple[Result, Keep]:
         """Learn the gates in place; return how that went and the channels behind open gates."""
-        source = self._source()
-        learning = self._learning(student, gates, source.discriminator)
+        settings, discriminator = self.settings, source.discriminator
+        learning = MaskLearning(
+            student, gates, settings.learning, settings.penalty, budget, self.evaluate, discriminator
+        )
         result = fit(
             learning.model,
             self.data,
-            self.settings.learning,
+            settings.learning,
             objective=source.objective,
-            companions={} if source.discriminator is None else {"discriminator": source.discriminator},
+            companions={} if discriminator is None else {"discriminator": discriminator},
             optimizer=learning.make_optimizer,
-            couplings=gates.couplings(self.settings.learning.active),
+            couplings=gates.couplings(settings.learning.active),
             evaluate=learning.evaluate,
             after_step=learning.after_step,
             after_epoch=learning.after_epoch,
@@ -100,7 +112,7 @@ class Phases:
         settings = self.settings
         with torch.random.fork_rng([self.placement.device] if self.placement.on_gpu else []):
             torch.manual_seed(settings.seed)
-            source = distillation(settings.distill, self.teacher, settings.learning, self.loss, self._classes())
+            source = distillation(settings.distill, self.teacher, settings.learning, self.loss, self.inputs)
         if source.discriminator is not None:
             self.placement.place(source.discriminator)
         return source
@@ -118,22 +130,8 @@ class Phases:
             "progress": self.progress,
         }
 
-    def _cost(self, gates: Gates) -> Cost | None:
-        """Return what a choice of channels costs in the target's unit; None where shares are asked for."""
-        size = Size(self.base, gates.layers, self.inputs)
-        costs: dict[str, Cost | None] = {
-            "macs": size.macs,
-            "params": size.parameters,
-            "active": None,
-        }
-        return costs[self.settings.target.kind]
-
     def _measure(self, model: nn.Module) -> dict[str, float]:
         return measure(model, self.test, self.evaluate, self.placement)
-
-    def _classes(self) -> int:
-        with torch.no_grad():
-            return self.teacher(*self.inputs).shape[1]
 
     def _claim_folder(self) -> None:
         if self.folder is not None:
@@ -143,7 +141,7 @@ class Phases:
                 "model": digest(self.base),
                 "teacher": digest(self.teacher),
             }
-            claim(self.folder, identity, "prune.json", "pruning run")
+            claim(self.folder, identity, CLAIM, "pruning run")
 
 
 def digest(model: nn.Module) -> str:

@@ -14,7 +14,7 @@ from cogd.pruning.graph import as_tuple
 from cogd.pruning.phases import Phases, placed_copy
 from cogd.pruning.refusals import check_plain
 from cogd.pruning.result import Pruned
-from cogd.pruning.settings import Settings, phase_recipe
+from cogd.pruning.settings import Settings, learning_recipe, phase_recipe
 from cogd.training.data import Data
 from cogd.training.fit import check_fit, first_examples, load_batches
 from cogd.training.loop import TrainData
@@ -30,11 +30,12 @@ def prune(
     *,
     target_macs: float | None = None,
     target_params: float | None = None,
+    target_latency: float | None = None,
     active: float | None = None,
     distill: Distillation = "gal",
-    rule: Rule = "paper",
-    order: int = 1,
-    scale: float = 1e-3,
+    rule: Rule | Literal["auto"] = "auto",
+    order: int | None = None,
+    scale: float | None = None,
     penalty: float = 0.01,
     initial: Literal["ones", "normal"] = "ones",
     epochs: int | None = None,
@@ -55,16 +56,19 @@ def prune(
     """Return a smaller network; `model` comes back unchanged. With a `folder`, the same call again resumes.
 
     Args:
-        model: the trained network.
+        model: the trained network, with norms or without.
         data: as in `cogd.training.fit`.
         target_macs: the share of multiply-accumulates to keep; 0.5 if no target is given.
         target_params: or the share of parameters.
+        target_latency: or the share of the time of a forward pass over the example inputs, on the device. MACs stand in
+            for it while masks are learned; the final choice is measured, and what it came to once more at the end.
         active: or the share of channels to keep in every layer: CoGD-a.
         distill: what the network learns from while it is pruned: "gal", the teacher's outputs and a discriminator,
             without labels; "kd", the labels and the teacher's softened answers; "none", the labels alone.
-        rule: how gates are coordinated with their filters once per epoch; None is GAL by plain SGD.
-        order: the rule's kernel.
-        scale: the rule's strength.
+        rule: how gates are coordinated with their filters once per epoch; None is GAL by plain SGD; "auto" the recipe's
+            rule, or "paper" where it names none.
+        order: the rule's kernel; the recipe's by default, 1 where it names none.
+        scale: the rule's strength, likewise; 0.001.
         penalty: the weight of the gates' l1 norm, lambda_m; the paper chose in [0.01, 0.1].
         initial: the gates at the start: "ones" leaves the network as it is; "normal", as in the paper, draws N(0, 1).
         epochs: of learning masks; the recipe's by default, 100 on CIFAR-10.
@@ -73,10 +77,12 @@ def prune(
         finetune_recipe: of fine-tuning.
         round_to: every layer keeps a multiple of so many channels, where it has them.
         ignore: modules that keep their channels.
-        teacher: answers as the model does; by default it is the model itself.
+        teacher: by default the model itself; or any network, of whatever architecture, whose answers have the shape of
+            the model's.
         loss: as in `fit`, for fine-tuning and wherever labels are used.
         evaluate: as in `fit`.
-        example_inputs: what the model's forward accepts; by default the data's first two inputs.
+        example_inputs: what the model's forward accepts; by default the data's first two inputs. Their number is also
+            the batch that `target_latency` is about.
         seed: of the gates, the discriminator, the order of the data and its augmentation.
         device: "auto", "cpu" or "cuda".
         folder: where both phases and the choice of channels are kept; None keeps nothing.
@@ -88,13 +94,9 @@ def prune(
     ('complete', 0.5)
     """
     check_plain(model)
-    target = one_target(macs=target_macs, params=target_params, active=active)
-    coordination: dict[str, Any] = {"rule": rule, "order": order, "scale": scale} if rule else {"rule": "none"}
-    if active is not None:
-        coordination["active"] = active
     settings = Settings(
-        target=target,
-        learning=phase_recipe("prune", recipe, data, epochs, **coordination),
+        target=one_target(macs=target_macs, params=target_params, latency=target_latency, active=active),
+        learning=learning_recipe(recipe, data, epochs, rule, order=order, scale=scale, active=active),
         finetuning=phase_recipe("finetune", finetune_recipe, data, finetune_epochs),
         distill=distill,
         penalty=penalty,
@@ -110,7 +112,7 @@ def prune(
     return Phases(
         settings=settings,
         base=base,
-        teacher=base if teacher is None else _checked_teacher(placed_copy(teacher, placement), base, inputs),
+        teacher=base if teacher is None else _checked_teacher(placed_copy(teacher, placement), base, inputs, distill),
         data=data,
         test=test,
         inputs=inputs,
@@ -132,8 +134,10 @@ def _test_and_example(model: nn.Module, data, settings: Settings, placement: Pla
     return batches.test, (inputs,)
 
 
-def _checked_teacher(teacher: nn.Module, model: nn.Module, inputs: tuple) -> nn.Module:
-    """Refuse a teacher whose answers can't be compared with the model's."""
+def _checked_teacher(teacher: nn.Module, model: nn.Module, inputs: tuple, distill: str) -> nn.Module:
+    """Refuse a teacher that nobody asks, or whose answers can't be compared with the model's."""
+    if distill == "none":
+        raise ValueError("teacher is not asked with distill='none'; leave it out, or set distill='gal' or 'kd'.")
     with torch.no_grad():
         made = model(*inputs)
         try:
@@ -142,9 +146,13 @@ def _checked_teacher(teacher: nn.Module, model: nn.Module, inputs: tuple) -> nn.
             raise ValueError(
                 f"teacher does not take the model's inputs, shaped {tuple(inputs[0].shape)}: {error}"
             ) from error
-    if wanted.shape != made.shape:
+    if _shape(wanted) != _shape(made):
         raise ValueError(
-            f"teacher must answer as the model does, with {tuple(made.shape)} to {tuple(inputs[0].shape)}; it answers "
-            f"with {tuple(wanted.shape)}. Give a teacher of the same classes, or none: the model is its own teacher."
+            f"teacher must answer as the model does, with {_shape(made)} to {tuple(inputs[0].shape)}; it answers "
+            f"with {_shape(wanted)}. Give a teacher of the same classes, or none: the model is its own teacher."
         )
     return teacher
+
+
+def _shape(answer: Any) -> tuple[int, ...] | str:
+    return tuple(answer.shape) if isinstance(answer, Tensor) else f"a {type(answer).__name__}"

@@ -28,5 +28,8 @@ def _check_module(name: str, module: Any) -> None:
         )
     if type(module).__module__.startswith(("torch.ao.nn", "torch.nn.quantized", "torchao")):
         raise ValueError(f"{name} is a quantised {type(module).__name__}; prune the float model, then quantise it.")
+    for kind in map(type, module.parameters(recurse=False)):
+        if kind.__module__.startswith("torchao"):
+            raise ValueError(f"{name} has a quantised {kind.__name__}; prune the float model, then quantise it.")
     if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters(recurse=False)):
         raise ValueError(f"{name} has no shapes yet; run the model once on an example before pruning it.")

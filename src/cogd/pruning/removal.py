@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cogd.pruning.cutting import Cut, Keep, cut_channels, cut_tensor, plan_removal
-from cogd.pruning.graph import Prunable, candidates, check_names
-from cogd.pruning.layers import as_tuple, difference, shaken
+from cogd.pruning.graph import Prunable, as_tuple, candidates, check_names
+from cogd.pruning.layers import difference, shaken
 from cogd.pruning.refusals import check_plain
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from cogd.optimizer import Rule
 from cogd.pruning.budget import Target
 from cogd.pruning.gal import Distillation
 from cogd.training.recipe import Recipe, read_recipe
@@ -45,9 +46,7 @@ class Settings:
         }
 
 
-def phase_recipe(
-    phase: str, recipe: str | Path | Recipe | None, data: Any, epochs: int | None, **fields: Any
-) -> Recipe:
+def phase_recipe(phase: str, recipe: str | Path | Recipe | None, data: Any, epochs: int | None) -> Recipe:
     """Return the recipe of a phase, "prune" or "finetune"; a schedule of steps is shortened or stretched with it.
 
     >>> phase_recipe("prune", None, "cifar10:DIR", epochs=30).step_epochs
@@ -57,6 +56,31 @@ def phase_recipe(
     if epochs is not None:
         stretched = max(1, round(found.step_epochs * epochs / found.epochs))
         found = read_recipe(found, epochs=epochs, step_epochs=stretched)
+    return found
+
+
+def learning_recipe(
+    recipe: str | Path | Recipe | None,
+    data: Any,
+    epochs: int | None,
+    rule: Rule | Literal["auto"] = "auto",
+    **given: float | None,
+) -> Recipe:
+    """Return the recipe of learning masks; only what is given replaces its fields.
+
+    The rule "auto" is the one that the recipe names, and "paper" where it names none.
+
+    >>> recipe = Recipe(epochs=2, batch_size=64, lr=0.1, scale=1.0)
+    >>> found = learning_recipe(recipe, "digits", None, order=2)
+    >>> found.rule, found.order, found.scale
+    ('paper', 2, 1.0)
+    """
+    found = phase_recipe("prune", recipe, data, epochs)
+    fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if rule != "auto":
+        fields["rule"] = "none" if rule is None else rule
+    elif "rule" not in found.model_fields_set:
+        fields["rule"] = "paper"
     return read_recipe(found, **fields)
 
 

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from cogd.models.macs import macs_by_layer
 from cogd.pruning.cutting import Keep, Plan, plan_removal
-from cogd.pruning.graph import Prunable
-from cogd.pruning.layers import as_tuple
+from cogd.pruning.graph import Prunable, as_tuple
 
 
 class Size:

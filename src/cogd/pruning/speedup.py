@@ -93,7 +93,7 @@ class LatencyComparison:
         if self.rounded:
             gain = ratios(self.small, self.rounded)
             told = f"with channels in multiples of {MULTIPLE}, and so more MACs, it is {_times(gain)} as fast"
-            odd = f"{told}: odd channel counts cost time, so prune with round_to={MULTIPLE}"
+            odd = f"{told}: odd channel counts cost time, so prune with round_to={MULTIPLE} (--round-to {MULTIPLE})"
             reasons.append(odd if gain.low > 1 else f"{told}: odd channel counts are not the reason")
         rates = [
             work.macs * (latency.conditions.batch or 1) / latency.spread.median / 1e9

@@ -159,6 +159,7 @@ class PruningReport(BaseModel):
     metrics: dict[str, dict[str, float]]
     channels: Annotated[dict[str, tuple[int, int]], Field(min_length=1)]  # kept, of
     latency: PruningLatency | None = None
+    notes: list[str] = []  # what is not as it was asked for
     command: str | None = None
 
 

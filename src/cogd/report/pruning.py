@@ -69,7 +69,7 @@ def _verdict(report: PruningReport) -> str:
         said += f" Accuracy {before:.2%} before, {after:.2%} with the channels removed, {tuned:.2%} fine-tuned."
     if report.latency:
         said += f" A forward pass is {report.latency.findings[0]}."
-    return said
+    return said + "".join(f" {note[:1].upper()}{note[1:].rstrip('.')}." for note in report.notes)
 
 
 def _channels_chart(channels: Mapping[str, tuple[int, int]]) -> Charts:

@@ -24,7 +24,7 @@ class LiveProgress:
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self._bar = Progress(*COLUMNS, console=self.console, disable=not (shown and self.console.is_terminal))
         self._task = self._bar.add_task(name, total=epochs * steps_per_epoch, figures="")
-        self._measured = ""
+        self._measured = self._layers = ""
 
     def __enter__(self) -> "LiveProgress":
         self._bar.start()
@@ -46,9 +46,13 @@ class LiveProgress:
             f"{record['images_per_second']:,.0f} images/s"
         )
         self._bar.update(self._task, completed=record["epoch"] * self.steps_per_epoch, figures=line)
+        layers = " ".join(str(count) for count, _ in record.get("channels_at_zero", {}).values())
         if not self.console.is_terminal:
             left = record["seconds"] * (self.epochs - record["epoch"])
-            self.note(f"{line}  {left:,.0f} s left")
+            self.note(f"{line}  {left:,.0f} s left" + (f"  at zero by layer: {layers}" if layers else ""))
+        elif layers != self._layers:
+            self.note(f"epoch {record['epoch']}/{self.epochs}  channels at zero by layer: {layers}")
+        self._layers = layers
 
     def note(self, message: str) -> None:
         """Say something once."""

@@ -78,7 +78,7 @@ def read_recipe(recipe: "str | Path | Recipe", **overrides: Any) -> Recipe:
     >>> read_recipe("cifar10", epochs=40).epochs
     40
     """
-    values = recipe.model_dump() if isinstance(recipe, Recipe) else _values(recipe)
+    values = recipe.model_dump(exclude_unset=True) if isinstance(recipe, Recipe) else _values(recipe)
     try:
         return Recipe.model_validate({**values, **overrides})
     except ValidationError as error:

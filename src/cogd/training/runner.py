@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 class Result:
     """What a run came to: "complete" or "stopped", the last epoch's metrics, one record per epoch, its folder.
 
+    `stop_requested` says that a stop was asked for, though perhaps too late to stop anything.
+
     >>> Result("complete", {"accuracy": 0.98}, history=[]).metrics["accuracy"]
     0.98
     """
@@ -32,6 +34,7 @@ class Result:
     metrics: dict[str, float]
     history: list[dict[str, Any]]
     folder: Path | None = None
+    stop_requested: bool = False
 
 
 def run_plan(plan: Plan, run: RunFolder | None, companions: Mapping[str, Stateful], progress: bool) -> Result:
@@ -52,7 +55,7 @@ def run_plan(plan: Plan, run: RunFolder | None, companions: Mapping[str, Statefu
             return Result("complete", done["metrics"], done["history"], run.path)
         else:
             status = _run_in_folder(plan, run, state, stop, reporter)
-    return Result(status, _last_metrics(state.history), state.history, run.path if run else None)
+    return Result(status, _last_metrics(state.history), state.history, run.path if run else None, stop.requested)
 
 
 def _run_in_folder(
