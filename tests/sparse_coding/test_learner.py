@@ -11,6 +11,7 @@ import torch
 from safetensors.numpy import save_file
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
 from textures import textured
 
 from cogd.sparse_coding import ConvDictionaryLearner, model
@@ -111,6 +112,15 @@ def test_hidden_pixels_change_nothing_bit_for_bit(images, random):
         )
         filled = one.inpaint(images, observed=observed), two.inpaint(others, observed=observed)
         np.testing.assert_array_equal(filled[0], filled[1])
+
+
+def test_fit_transform_codes_what_was_observed_in_a_pipeline_too(images, random):
+    observed = random.random(images.shape) < 0.6
+    hidden = np.where(observed, images, np.nan)  # refused where `observed` gets lost on the way
+    codes = ConvDictionaryLearner(**SMALL).fit(hidden, observed=observed).transform(hidden, observed=observed)
+    np.testing.assert_array_equal(ConvDictionaryLearner(**SMALL).fit_transform(hidden, observed=observed), codes)
+    pipeline = make_pipeline(ConvDictionaryLearner(**SMALL))
+    np.testing.assert_array_equal(pipeline.fit_transform(hidden, convdictionarylearner__observed=observed), codes)
 
 
 def test_containers_in_are_containers_out(images, learner):

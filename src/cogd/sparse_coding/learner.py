@@ -141,6 +141,12 @@ class ConvDictionaryLearner(DictionaryCoder):
         self._warn_if_vanished(self.history_[-1].nonzeros)
         return self
 
+    def fit_transform(
+        self, X: Any, y: None = None, *, observed: Any = None, checkpoint: str | Path | None = None
+    ) -> Any:
+        """Return the codes of the observed pixels of `X` for the dictionary learned from them."""
+        return self.fit(X, y, observed=observed, checkpoint=checkpoint).transform(X, observed=observed)
+
     def partial_fit(self, X: Any, y: None = None, *, observed: Any = None) -> Self:
         """Learn from one more batch of images, and forget them; the first call chooses the starting dictionary.
 
