@@ -2,6 +2,8 @@
 
 import json
 import re
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -148,15 +150,31 @@ def test_colour_dictionaries_and_grey_pictures_do_not_mix(folder, tmp_path):
 
 
 def test_sixteen_bits_per_colour_are_refused(tmp_path, random):
-    import struct
-    import zlib
-
     rows = b"".join(b"\0" + random.bytes(6 * 9) for _ in range(8))
     chunks = [(b"IHDR", struct.pack(">IIBBBBB", 9, 8, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
     packed = [struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks]
     (tmp_path / "deep.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(packed))
     with pytest.raises(ValueError, match="16 bits per colour"):
         read_picture(tmp_path / "deep.png")
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_sixteen_bits_in_grey_are_read_in_either_order_of_bytes(tmp_path, random, order):
+    deep = random.integers(0, 65536, (8, 9)).astype(np.uint16)
+    fields = [(256, 9), (257, 8), (258, 16), (259, 1), (262, 1), (273, 122), (277, 1), (278, 8), (279, deep.nbytes)]
+    entries = b"".join(struct.pack(f"{order}HHII", tag, 4, 1, number) for tag, number in fields)
+    head = {"<": b"II", ">": b"MM"}[order] + struct.pack(f"{order}HIH", 42, 8, len(fields))
+    tiff = head + entries + struct.pack(f"{order}I", 0)
+    (tmp_path / "deep.tif").write_bytes(tiff + deep.astype(f"{order}u2").tobytes())
+    read = read_picture(tmp_path / "deep.tif")
+    assert read.dtype == np.uint16
+    np.testing.assert_array_equal(read, deep[None])
+
+
+def test_a_width_with_a_16_in_it_is_no_depth(tmp_path, random):
+    pixels = random.integers(0, 255, (2, 720, 3), np.uint8)  # 2160 bytes a row, which a BMP's tile names
+    Image.fromarray(pixels).save(tmp_path / "wide.bmp")
+    np.testing.assert_array_equal(read_picture(tmp_path / "wide.bmp"), pixels.transpose(2, 0, 1))
 
 
 def test_tiling_of_one_atom():
@@ -166,10 +184,26 @@ def test_tiling_of_one_atom():
 
 
 @pytest.mark.parametrize("mode", ["CMYK", "P", "YCbCr", "RGB"])
-def test_colour_modes_are_read_as_rgb(tmp_path, random, mode):
+def test_colour_modes_are_read_as_rgb(tmp_path, mode):
+    """A ramp of colours, close to itself after JPEG; four of them in a palette."""
+    down, across = np.mgrid[0:16, 0:24]
+    colours = np.stack([10 * across, 12 * down, 200 - 8 * across], -1).astype(np.uint8)
+    if mode == "P":
+        colours = np.array([[250, 10, 20], [0, 200, 30], [5, 6, 7], [99, 98, 255]], np.uint8)[across % 4]
     path = tmp_path / ("p.png" if mode == "P" else "p.jpg")
-    Image.fromarray(random.integers(0, 255, (9, 8, 3), np.uint8)).convert(mode).save(path)
-    assert read_picture(path).shape == (3, 9, 8)
+    picture = Image.fromarray(colours)
+    picture = picture.quantize(4) if mode == "P" else picture.convert(mode)
+    picture.save(path, **({} if mode == "P" else {"quality": 100}))
+    read = read_picture(path)
+    assert read.shape == (3, 16, 24)
+    assert np.abs(read.astype(int) - colours.transpose(2, 0, 1)).max() <= (0 if mode == "P" else 16)
+
+
+def test_colours_that_pillow_cannot_convert_are_refused_by_name(tmp_path):
+    path = tmp_path / "lab.tif"
+    Image.new("LAB", (9, 8)).save(path)
+    with pytest.raises(ValueError, match=r"lab\.tif' has the mode LAB; save it"):
+        read_picture(path)
 
 
 def test_what_cannot_be_used_is_one_line(folder, dictionary, tmp_path, monkeypatch):

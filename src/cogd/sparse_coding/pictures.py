@@ -9,8 +9,9 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".pgm", ".ppm")
-GREY_MODES = {"L": "L", "1": "L", "I;16": "I;16", "I;16B": "I;16"}
-COLOUR_MODES = ("RGB", "CMYK", "YCbCr", "LAB", "HSV")
+LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".pgm", ".ppm")
+SIXTEEN_BITS = (".png", ".tif", ".tiff", ".pgm", ".ppm")
+COLOUR_MODES = ("RGB", "CMYK", "YCbCr", "HSV")
 
 
 def read_picture(path: str | Path) -> np.ndarray:
@@ -117,16 +118,22 @@ def tiling(dictionary: np.ndarray) -> np.ndarray:
 
 
 def _check_depth(file: Image.Image, path: str | Path) -> None:
-    """Refuse 16 bits per colour, which Pillow would read as 8."""
-    if file.mode in COLOUR_MODES and any("16" in str(tile[3]) for tile in getattr(file, "tile", ())):
+    """Refuse 16 bits per colour, which Pillow would read as 8: a tile's first argument is how its bytes are packed."""
+    arguments = [tile[3] for tile in getattr(file, "tile", ())]
+    packings = [given if isinstance(given, str) else str(given[0]) for given in arguments if given]
+    if file.mode in COLOUR_MODES and any("16" in packing for packing in packings):
         raise ValueError(f"{str(path)!r} has 16 bits per colour, which would be lost. Save it with 8, or in grey.")
 
 
 def _as_array(picture: Image.Image, path: str | Path) -> np.ndarray:
     if picture.has_transparency_data:
         raise ValueError(f"{str(path)!r} has transparency, which would be lost. Flatten it first.")
-    if picture.mode in GREY_MODES:
-        return np.asarray(picture.convert(GREY_MODES[picture.mode]))[None]
+    if picture.mode in ("L", "1"):
+        return np.asarray(picture.convert("L"))[None]
+    if picture.mode.startswith("I;16"):
+        return np.asarray(picture).astype(np.uint16)[
+            None
+        ]  # in the machine's order of bytes; Pillow converts by clipping
     if picture.mode == "P" or picture.mode in COLOUR_MODES:
         colours = np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
         return colours[:1] if picture.mode == "P" and (colours == colours[:1]).all() else colours
