@@ -70,6 +70,12 @@ def test_partial_fit_goes_on_from_fit(images):
         learner.partial_fit(np.ones((1, 3, 24, 24)))
 
 
+@pytest.mark.parametrize("change", [{"rule": "paper"}, {"solver": "ffcsc"}])
+def test_partial_fit_refuses_what_it_would_not_do(images, change):
+    with pytest.raises(ValueError, match='partial_fit works with solver="working_set" and rule=None only'):
+        ConvDictionaryLearner(**{**SMALL, **change}).partial_fit(images[:2])
+
+
 def test_an_unused_atom_stays_as_it_is(images):
     learner = ConvDictionaryLearner(**SMALL).partial_fit(images[:2])
     learner.dictionary_[3] = 0

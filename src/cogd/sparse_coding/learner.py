@@ -154,6 +154,8 @@ class ConvDictionaryLearner(DictionaryCoder):
         batches fade by a tenth with every call.
         """
         check_parameters(self)
+        if self.solver != "working_set" or self.rule is not None:
+            raise ValueError('partial_fit works with solver="working_set" and rule=None only; use fit.')
         signals, started = self._read_new(X, observed), time.perf_counter()
         if not hasattr(self, "dictionary_"):
             self._begin(signals)
