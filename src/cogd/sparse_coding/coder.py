@@ -122,7 +122,7 @@ def learn(
             working_set.refresh(d)
         if projection is not None:
             codes = working_set.codes(len(d))
-            projected = projection.project(observation, torch.as_tensor(d), codes)
+            projected = projection.project(observation, codes)
             if not all(map(torch.equal, projected, codes)):
                 working_set.replace(projected, d)
         yield torch.as_tensor(d).cpu().numpy()

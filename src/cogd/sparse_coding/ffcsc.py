@@ -142,7 +142,7 @@ def learn_ffcsc(solver: FFCSC, projection: CodeProjection | None = None) -> Iter
         solver.update_atoms()
         solver.update_codes()
         if projection is not None:
-            solver.correct(torch.stack(projection.project(observation, solver.atoms, list(solver.codes))))
+            solver.correct(torch.stack(projection.project(observation, list(solver.codes))))
         yield solver.atoms.cpu().numpy()
 
 
