@@ -285,12 +285,24 @@ def test_a_penalty_that_leaves_no_code_is_warned_of(images):
     assert np.isfinite(learner.dictionary_).all()
 
 
-def test_constant_images(images):
-    blank = np.zeros((2, 12, 12))
-    with pytest.raises(ValueError, match="blank"):
-        ConvDictionaryLearner(**{**SMALL, "penalty": "auto"}).fit(blank)
+@pytest.mark.parametrize(("level", "smoothing"), [(0.0, 0.0), (0.0, 5.0), (0.5, 5.0), (1 / 3, 5.0)])
+def test_images_with_nothing_to_learn(level, smoothing, random):
+    blank, seen = np.full((2, 12, 14), level), random.random((2, 12, 14)) < 0.8
+    for change in ({"penalty": "auto"}, {"solver": "ffcsc"}):
+        with pytest.raises(ValueError, match=r"images that are not all blank; these are\. Check X and smoothing"):
+            ConvDictionaryLearner(**{**SMALL, **change}, smoothing=smoothing).fit(blank, observed=seen)
     with pytest.warns(UserWarning, match="all codes are zero"):
-        ConvDictionaryLearner(**SMALL).fit(blank)
+        learner = ConvDictionaryLearner(**SMALL, smoothing=smoothing).fit(blank, observed=seen)
+    with pytest.warns(UserWarning, match="all codes are zero"):
+        np.testing.assert_allclose(learner.inpaint(blank, observed=seen), level if smoothing else 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [{"penalty": "auto"}, {"penalty": 0.1}, {"penalty": 0.1, "solver": "ffcsc"}])
+def test_constant_images(change):
+    grey = np.full((2, 12, 14), 0.5)
+    learner = ConvDictionaryLearner(**{**SMALL, "max_iter": 20, **change}).fit(grey)
+    assert np.isfinite(learner.dictionary_).all()
+    np.testing.assert_allclose(learner.reconstruct(grey), grey, atol=0.2)
 
 
 def test_codes_that_would_not_fit_are_refused(images, learner, monkeypatch):

@@ -36,6 +36,9 @@ class FFCSC:
         if len({image.shape for image in images}) > 1:
             raise ValueError('solver="ffcsc" needs images of one size; choose solver="working_set".')
         seen = [np.where(m, b, 0) for b, m in zip(images, observed, strict=True)]
+        largest = max(float(np.abs(b).max()) for b in seen)
+        if largest == 0:
+            raise ValueError('solver="ffcsc" needs images that are not all blank; these are. Check X and smoothing.')
         self.images = torch.from_numpy(np.stack(seen)).to(device)
         self.observed = torch.from_numpy(np.stack(list(observed))).to(device)
         self.penalty = penalty
@@ -46,7 +49,7 @@ class FFCSC:
         self._seen = torch.nn.functional.pad(self.observed.to(self.images), margin)
         self._shape = tuple(self._b.shape[2:])
         self.codes = self.images.new_zeros((len(images), len(atoms), *self._shape))
-        self._gamma = HEURISTIC * penalty / float(self.images.abs().max())
+        self._gamma = HEURISTIC * penalty / largest
         self._z = self.codes.clone()
         self._d = torch.fft.irfft2(torch.fft.rfft2(self.atoms, s=self._shape), s=self._shape)
         self._duals: dict[str, tuple[Tensor, Tensor]] = {}
