@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch_file
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
@@ -217,6 +218,15 @@ def test_files_that_hold_no_dictionary_are_refused(tmp_path, learner):
         (learner.dictionary_[0], good, "shape"),
         (learner.dictionary_, {**good, "penalty": -1}, "penalty must be"),
         (learner.dictionary_, {**good, "settings": {"n_atoms": 3}}, "describes no learner"),
+        (learner.dictionary_, {**good, "settings": {**good["settings"], "n_atoms": 4}}, "not those of atoms of"),
+        (
+            learner.dictionary_,
+            {**good, "settings": {**good["settings"], "atom_shape": [5, 4]}},
+            "not those of atoms of",
+        ),
+        (learner.dictionary_, {**good, "settings": {**good["settings"], "on_progress": "x"}}, "that no file keeps"),
+        (learner.dictionary_, {**good, "history": [["a", 0, 0, 0]]}, "describes no learner.*finite numbers"),
+        (learner.dictionary_, {**good, "status": 3}, "or no status"),
         (learner.dictionary_, {**good, "settings": {**good["settings"], "evil": 1}}, "describes no learner"),
     ]:
         save_file(
@@ -226,6 +236,22 @@ def test_files_that_hold_no_dictionary_are_refused(tmp_path, learner):
         )
         with pytest.raises(ValueError, match=message):
             ConvDictionaryLearner.load(path)
+
+
+def test_numbers_that_numpy_has_not_are_refused(tmp_path, learner):
+    path, halves = tmp_path / "d.safetensors", torch.from_numpy(learner.dictionary_).bfloat16()
+    save_torch_file({"dictionary": halves}, path, {"format": "cogd-dictionary-1", "about": "{}"})
+    with pytest.raises(ValueError, match=r"d\.safetensors' is damaged or"):
+        ConvDictionaryLearner.load(path)
+
+
+def test_a_fit_that_is_refused_leaves_the_results_of_the_last(images, learner, monkeypatch):
+    before = learner.dictionary_, learner.weights_, learner.penalty_, learner.history_, learner.status_
+    monkeypatch.setattr("cogd.sparse_coding.fitting.DENSE_COPIES", 10**12)
+    with pytest.raises(MemoryError):
+        learner.set_params(rule="paper", penalty=0.4).fit(images + 1)
+    after = learner.dictionary_, learner.weights_, learner.penalty_, learner.history_, learner.status_
+    assert all(one is other for one, other in zip(before, after, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -79,11 +79,9 @@ class CodeProjection:
         named = {"atoms": self._held[0], **{f"codes.{i}": x for i, x in enumerate(self._held[1])}}
         return {name: tensor.cpu().numpy().copy() for name, tensor in named.items()}
 
-    def restore(self, state: dict[str, np.ndarray], device: torch.device | str = "cpu") -> None:
-        """Hold what an earlier `state` returned."""
-        if state:
-            named = {name: torch.from_numpy(array).to(device) for name, array in state.items()}
-            self._held = named["atoms"], [named[f"codes.{i}"] for i in range(len(named) - 1)]
+    def restore(self, atoms: np.ndarray, codes: Sequence[np.ndarray], device: torch.device | str = "cpu") -> None:
+        """Hold the atoms and the codes of every image that an earlier `state` named."""
+        self._held = torch.from_numpy(atoms).to(device), [torch.from_numpy(x).to(device) for x in codes]
 
 
 def code_betas(

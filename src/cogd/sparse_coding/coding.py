@@ -18,7 +18,7 @@ from cogd.sparse_coding.atoms import check_atoms
 from cogd.sparse_coding.checkpoint import identifying
 from cogd.sparse_coding.checks import check_noise, check_parameters, checked_penalty, chosen_device
 from cogd.sparse_coding.coder import CodeSet, new_working_set, settle
-from cogd.sparse_coding.fitting import Progress, check_dense_room
+from cogd.sparse_coding.fitting import Progress, check_dense_room, read_history
 from cogd.sparse_coding.preprocessing import noise_level, without_smooth_part
 from cogd.sparse_coding.signals import Signals, check_sizes, range_of, read_codes, read_signals
 from cogd.sparse_coding.storage import DICTIONARY, read_dictionary, write_arrays
@@ -113,12 +113,16 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         dictionary, weights, about = read_dictionary(path)
         try:
             settings = {**about["settings"], "atom_shape": tuple(about["settings"]["atom_shape"])}
+            if "on_progress" in settings or not isinstance(about["status"], str):
+                raise ValueError("it holds settings that no file keeps, or no status")
+            if (settings["n_atoms"], *settings["atom_shape"]) != (len(dictionary), *dictionary.shape[2:]):
+                raise ValueError(f"its settings are not those of atoms of the shape {dictionary.shape}")
             learner = cls(**settings)
             check_parameters(learner)
             learner.penalty_ = checked_penalty(about["penalty"])
-            learner.history_ = [Progress(*entry) for entry in about["history"]]
+            learner.history_ = read_history(about["history"])
             learner.status_ = about["status"]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{str(path)!r} describes no learner of this version of CoGD: {error}.") from error
         learner.dictionary_, learner.weights_ = dictionary, weights
         return learner
@@ -171,7 +175,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        self._warn_if_vanished(coding.working_set.nonzeros)
+        self._warn_if_vanished(coding.working_set.nonzeros, penalty)
         return coding.working_set
 
     def _reconstruction(
@@ -181,10 +185,10 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         detail = codes.reconstruction(codes.own(self.dictionary_))
         return [d + s for d, s in zip(detail, smooth, strict=True)]
 
-    def _warn_if_vanished(self, nonzeros: int) -> None:
+    def _warn_if_vanished(self, nonzeros: int, penalty: float) -> None:
         if nonzeros == 0:
             warnings.warn(
-                f"all codes are zero: penalty={self.penalty_:.6g} is too large for these images. Lower it.",
+                f"all codes are zero: penalty={penalty:.6g} is too large for these images. Lower it.",
                 UserWarning,
                 stacklevel=3,
             )

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cogd.sparse_coding import model
 from cogd.sparse_coding.code_projection import CodeProjection, Signal
+from cogd.sparse_coding.storage import taken
 
 STEPS = 10  # of ADMM on each side in an iteration
 HEURISTIC = 60.0  # gamma_2 = HEURISTIC * penalty / max |b|, as the method's authors set it
@@ -95,12 +96,18 @@ class FFCSC:
         tensors |= {f"dual.{side}.{i}": dual for side, pair in self._duals.items() for i, dual in enumerate(pair)}
         return {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()}
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
+    def restore(self, state: dict[str, np.ndarray], _n_atoms: int) -> None:
         """Take the iterates and multipliers of an earlier `state`; the atoms are given at construction."""
-        tensors = {name: torch.from_numpy(array).to(self.images) for name, array in state.items()}
-        self.codes, self._z, self._d = tensors["codes"], tensors["z"], tensors["d"]
-        for side in ("atoms", "codes"):
-            self._duals[side] = tensors[f"dual.{side}.0"], tensors[f"dual.{side}.1"]
+
+        def tensor(name: str, like: Tensor) -> Tensor:
+            array = taken(state, name, tuple(like.shape), str(like.dtype).removeprefix("torch."))
+            return torch.from_numpy(array).to(like.device)
+
+        codes, z, d = tensor("codes", self.codes), tensor("z", self._z), tensor("d", self._d)
+        swapped = self._b.transpose(0, 1), d.transpose(0, 1)
+        for side, pair in {"atoms": swapped, "codes": (self._b, z)}.items():
+            self._duals[side] = tensor(f"dual.{side}.0", pair[0]), tensor(f"dual.{side}.1", pair[1])
+        self.codes, self._z, self._d = codes, z, d
 
     def _steps(
         self, side: str, B: Tensor, x: Tensor, ratio: float, prox: Callable[[Tensor], Tensor]
