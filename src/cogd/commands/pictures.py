@@ -51,11 +51,13 @@ def inpaint(
       cogd inpaint photo.png -o filled.png --holes scratches.png -d dict.safetensors --figure both.png
     """
     from cogd.sparse_coding.figures import before_and_after
-    from cogd.sparse_coding.pictures import SUFFIXES, read_picture, write_picture
+    from cogd.sparse_coding.pictures import LOSSLESS, SUFFIXES, write_picture
     from cogd.sparse_coding.results import write_inpainting
 
     ready_to_write(output, SUFFIXES)
-    picture = read_picture(photo)
+    if output.suffix.lower() not in LOSSLESS:
+        raise typer.BadParameter(f"-o {output} would alter the pixels that were seen; use {', '.join(LOSSLESS)}.")
+    picture = _read(photo, output)
     hidden = _hidden_pixels(picture, holes, missing, seed)
     observed = ~hidden[None].repeat(len(picture), axis=0)
     learner, together = _load_for(dictionary, picture, penalty)
@@ -101,10 +103,10 @@ def denoise(
     """
     from cogd.sparse_coding.checks import check_noise
     from cogd.sparse_coding.figures import before_and_after
-    from cogd.sparse_coding.pictures import SUFFIXES, read_picture, write_picture
+    from cogd.sparse_coding.pictures import SUFFIXES, write_picture
 
     ready_to_write(output, SUFFIXES)
-    picture = read_picture(photo)
+    picture = _read(photo, output)
     learner, together = _load_for(dictionary, picture, None)
     with usage_errors():
         check_noise(noise)
@@ -128,15 +130,25 @@ def reconstruct(photo: Photo, output: Output, dictionary: Dictionary = None, pen
     """
     import numpy as np
 
-    from cogd.sparse_coding.pictures import SUFFIXES, read_picture, write_picture
+    from cogd.sparse_coding.pictures import SUFFIXES, write_picture
 
     ready_to_write(output, SUFFIXES)
-    picture = read_picture(photo)
+    picture = _read(photo, output)
     learner, together = _load_for(dictionary, picture, penalty)
     made = learner.reconstruct(together(picture)).reshape(picture.shape)
     write_picture(output, made)
     everywhere = np.ones(picture.shape[1:], bool)
     return _with_quality(Answer({"output": output}, str(output)), picture, made, everywhere)
+
+
+def _read(photo: Path, output: Path) -> "np.ndarray":
+    """Return the picture; refuse an output that cannot hold its depth."""
+    from cogd.sparse_coding.pictures import check_suffix, read_picture
+
+    picture = read_picture(photo)
+    with usage_errors():
+        check_suffix(output, picture.dtype)
+    return picture
 
 
 def _load_for(path: Path | None, picture: "np.ndarray", penalty: float | None) -> tuple["ConvDictionaryLearner", Any]:
