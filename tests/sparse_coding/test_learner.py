@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 import tracemalloc
 from typing import Any
 
@@ -15,10 +18,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from textures import textured
 
-from cogd.sparse_coding import ConvDictionaryLearner, model
+from cogd.sparse_coding import ConvDictionaryLearner, from_sporco, kernels, model
 from cogd.sparse_coding import learner as learner_module
 from cogd.sparse_coding import signals as signals_module
-from cogd.sparse_coding.atoms import from_sporco
 
 SMALL: dict[str, Any] = {"n_atoms": 5, "atom_shape": (5, 5), "penalty": 0.3, "max_iter": 4, "random_state": 0}
 
@@ -293,6 +295,10 @@ def test_settings_out_of_range_are_refused(images, change, message):
         (np.ones((1, 9, 9, 3)), None, "channels first"),
         (np.ones((1, 9, 9), bool), None, "boolean"),
         (np.ones((1, 9, 9), complex), None, "real numbers"),
+        (torch.ones((1, 9, 9), dtype=torch.complex64), None, "real numbers; got dtype complex64"),
+        (torch.ones((1, 9, 9), dtype=torch.bfloat16), None, r"X must hold numbers that NumPy has too; .* X\.float\(\)"),
+        (np.ones((1, 9, 9), int), None, r"X\[0\] has dtype int64; .* X\.astype\(np\.uint8\)"),
+        ([torch.ones((9, 9), dtype=torch.int32)], None, r"X\[0\] has dtype int32"),
         ([["a"]], None, "real numbers"),
         (np.ones((1, 9, 9)), np.ones((1, 9, 8), bool), r"observed\[0\] must have its image's shape"),
         (np.ones((2, 9, 9)), np.ones((1, 9, 9), bool), "one mask per image"),
@@ -348,6 +354,25 @@ def test_images_that_would_not_fit_are_refused_before_they_are_converted(images,
         ConvDictionaryLearner(**SMALL).fit(images)
 
 
+def test_a_gpu_that_runs_out_of_memory_is_told_plainly(images, learner, monkeypatch):
+    def out_of_memory(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total")
+
+    monkeypatch.setattr("cogd.sparse_coding.coding.new_working_set", out_of_memory)
+    monkeypatch.setattr("cogd.sparse_coding.fitting.new_working_set", out_of_memory)
+    monkeypatch.setattr("cogd.sparse_coding.online.new_working_set", out_of_memory)
+    for method in (learner.transform, learner.reconstruct, learner.fit, learner.partial_fit):
+        with pytest.raises(MemoryError, match=r'^CUDA out of memory\. Give fewer images .* or device="cpu"\.$'):
+            method(images)
+
+
+def test_images_that_would_not_fit_into_a_gpu_are_refused(images, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (1000, 1000))
+    with pytest.raises(MemoryError, match=r"working on 3 images .* GiB on the GPU; .* give batch_size"):
+        ConvDictionaryLearner(**SMALL).fit(images)
+
+
 def test_the_memory_estimate_covers_the_peak(random):
     X = textured(random, 2, 256, 256).astype(np.float32)
     for smoothing in (0.0, 3.0):
@@ -369,6 +394,48 @@ def test_dictionaries_from_elsewhere(images, learner):
         from_sporco(np.zeros((8, 8)))
     with pytest.raises(ValueError, match="norm at most 1"):
         ConvDictionaryLearner.from_atoms(2 * learner.dictionary_, 0.3)
+
+
+def test_numpys_own_numbers_are_numbers(images, tmp_path):
+    own = {"penalty": np.float32(0.25), "tol": np.float64(1e-5), "n_atoms": np.int64(5), "random_state": np.int32(0)}
+    learner = ConvDictionaryLearner(**{**SMALL, **own}).fit(images, checkpoint=tmp_path / "fit")
+    learner.save(tmp_path / "d")
+    same = ConvDictionaryLearner(**{**SMALL, "penalty": 0.25}).fit(images)
+    np.testing.assert_array_equal(ConvDictionaryLearner.load(tmp_path / "d").dictionary_, same.dictionary_)
+
+
+def test_denoise_names_the_penalty_it_used(images, learner):
+    with pytest.warns(UserWarning, match=r"all codes are zero: penalty=3e\+06 is too large"):
+        learner.denoise(images, noise=1e6)
+
+
+def test_a_folder_for_kernels_that_cannot_be_written_is_told_with_the_remedy(monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("cannot cache function 'sweep': no locator available for file 'kernels.py'")
+
+    monkeypatch.setattr(kernels, "njit", refuse)
+    with pytest.raises(OSError, match=r"cannot keep compiled code: .* NUMBA_CACHE_DIR"):
+        kernels.compiled(len)
+
+
+KERNEL_IN_A_PROCESS = """
+import numpy as np
+from cogd.sparse_coding import kernels
+best, found = np.array([1.0, 3.0, 2.0, 0.5], np.float32), np.empty(4, np.int64)
+assert kernels.winners(best, 0, 2, 2, 2, 2, 0.1, found) == 1 and found[0] == 1
+print(len(kernels.winners.stats.cache_hits), len(kernels.winners.stats.cache_misses))
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", KERNEL_IN_A_PROCESS], env=environment, capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert said == [["0", "1"], ["1", "0"]]
 
 
 def test_wrong_channels_and_codes_are_refused(images, learner):

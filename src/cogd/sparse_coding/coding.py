@@ -16,7 +16,7 @@ from cogd.provenance import provenance
 from cogd.sparse_coding import model
 from cogd.sparse_coding.atoms import check_atoms
 from cogd.sparse_coding.checkpoint import identifying
-from cogd.sparse_coding.checks import check_noise, check_parameters, checked_penalty, chosen_device
+from cogd.sparse_coding.checks import check_noise, check_parameters, checked_penalty, chosen_device, plain_memory_errors
 from cogd.sparse_coding.coder import CodeSet, new_working_set, settle
 from cogd.sparse_coding.fitting import Progress, check_dense_room, read_history
 from cogd.sparse_coding.preprocessing import noise_level, without_smooth_part
@@ -38,6 +38,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
     history_: list[Progress]
     status_: str
 
+    @plain_memory_errors()
     def transform(self, X: Any, *, observed: Any = None, sparse: bool = False) -> Any:
         """Return the codes (N, K, H + h - 1, W + w - 1) that minimise the objective for the learned dictionary.
 
@@ -46,7 +47,8 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         signals, _ = self._read(X, observed)
         if not sparse:
             remedy = "Use transform(..., sparse=True), or fewer images."
-            check_dense_room(signals, self.dictionary_, 1, "the dense codes of these images", remedy)
+            for place in ("cpu", chosen_device(self.device)):
+                check_dense_room(signals, self.dictionary_, 1, "the dense codes of these images", remedy, place)
         codes = self._encode(signals)
         return codes.sparse(len(self.dictionary_)) if sparse else signals.give_back(codes.dense(len(self.dictionary_)))
 
@@ -129,7 +131,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
 
     @classmethod
     def from_atoms(cls, atoms: Any, penalty: float, **settings: Any) -> Self:
-        """Return a learner whose dictionary is `atoms`, (K, C, h, w); `atoms.from_sporco` converts those of sporco."""
+        """Return a learner whose dictionary is `atoms`, (K, C, h, w); `from_sporco` converts those of sporco."""
         dictionary = np.array(atoms, settings.get("dtype", "float32"))
         check_atoms(dictionary, "atoms")
         learner = cls(len(dictionary), dictionary.shape[2:], penalty, **settings)
@@ -149,7 +151,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
     def _read(self, X: Any, observed: Any) -> tuple[Signals, list[np.ndarray]]:
         """Return what is to be coded of `X` by the learned dictionary, and the smooth parts."""
         check_is_fitted(self, "dictionary_")
-        signals = read_signals(X, observed, self.dictionary_.dtype)
+        signals = read_signals(X, observed, self.dictionary_.dtype, chosen_device(self.device))
         self._check_channels(signals)
         check_sizes(signals, self.dictionary_.shape[2:])
         return without_smooth_part(signals, self.smoothing)
@@ -161,6 +163,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
                 "Convert the images."
             )
 
+    @plain_memory_errors()
     def _encode(self, signals: Signals, penalty: float | None = None) -> CodeSet:
         """Return the codes, at the learner's penalty unless another is given."""
         penalty = self.penalty_ if penalty is None else penalty
@@ -178,6 +181,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         self._warn_if_vanished(coding.working_set.nonzeros, penalty)
         return coding.working_set
 
+    @plain_memory_errors()
     def _reconstruction(
         self, signals: Signals, smooth: list[np.ndarray], penalty: float | None = None
     ) -> list[np.ndarray]:

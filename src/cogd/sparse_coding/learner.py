@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 
 from cogd.sparse_coding.atoms import initial_atoms
 from cogd.sparse_coding.checkpoint import Checkpoint, Snapshot
-from cogd.sparse_coding.checks import check_parameters, chosen_device
+from cogd.sparse_coding.checks import check_parameters, chosen_device, plain_memory_errors
 from cogd.sparse_coding.code_projection import Rule
 from cogd.sparse_coding.coding import DictionaryCoder
 from cogd.sparse_coding.fitting import Progress, WholeRun, auto_penalty, reason_to_stop
@@ -103,6 +103,7 @@ class ConvDictionaryLearner(DictionaryCoder):
         self.random_state = random_state
         self.on_progress = on_progress
 
+    @plain_memory_errors()
     def fit(
         self,
         X: Any,
@@ -154,6 +155,7 @@ class ConvDictionaryLearner(DictionaryCoder):
         """Return the codes of the observed pixels of `X` for the dictionary learned from them."""
         return self.fit(X, y, observed=observed, checkpoint=checkpoint).transform(X, observed=observed)
 
+    @plain_memory_errors()
     def partial_fit(self, X: Any, y: None = None, *, observed: Any = None) -> Self:
         """Learn from one more batch of images, and forget them; the first call chooses the starting dictionary.
 
@@ -178,7 +180,7 @@ class ConvDictionaryLearner(DictionaryCoder):
         """Return what is to be learned from, of all images or those with these indices."""
         if indices is not None:
             X, observed = some(X, observed, indices)
-        signals = read_signals(X, observed, np.dtype(self.dtype))
+        signals = read_signals(X, observed, np.dtype(self.dtype), chosen_device(self.device))
         check_sizes(signals, self.atom_shape)
         return without_smooth_part(signals, self.smoothing)[0]
 
