@@ -75,10 +75,8 @@ def coding(result: Result) -> str:
                 _times(seconds, curve, ours[kind]),
             ]
         )
-    text = (
-        f"Coding alone, to {result['gap']:g} above the optimum {result['optimum']:.1f} (first: in a new process; cold: "
-    )
-    return f"{text}from zero; warm: from the codes of the atoms one pass earlier):\n\n{markdown(rows)}"
+    text = f"Coding alone, to {result['gap']:g} above the optimum {result['optimum']:.1f} (cold: from zero; warm: from "
+    return f"{text}the codes of the atoms one pass earlier):\n\n{markdown(rows)}"
 
 
 def scaling(rows: list[Result]) -> str:

@@ -53,6 +53,19 @@ def test_the_tolerance_is_kept_in_float32(random, device):
 
 
 @devices
+def test_hidden_pixels_change_nothing_bit_for_bit(random, device):
+    images, observed, atoms = problem(random, 2)
+    others = np.where(observed, images, random.standard_normal(images.shape) * 1e6)
+    others[~observed & (random.random(images.shape) < 0.1)] = np.nan
+    results = []
+    for X in (images, others):
+        working_set = tiled(X, observed, atoms, device)
+        results.append([*islice(learn(working_set, atoms, 0.3), 3), *working_set.dense(5)])
+    for one, two in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@devices
 def test_images_of_different_sizes_do_not_disturb_one_another(random, device):
     images = [textured(random, 1, 2, *size)[0] for size in [(9, 20), (17, 7), (6, 6)]]
     observed, atoms = [random.random(image.shape) < 0.8 for image in images], unit_atoms(random, 3, 2, 4, 3)
