@@ -87,6 +87,7 @@ def parts(options: argparse.Namespace) -> dict[str, Part]:
     first = options.sets[0]
     found.append(Part(f"{first}-scaling", lambda images, _: {"rows": runs.time_per_pass(images)}))
     found.append(Part(f"{first}-kernels", lambda *_: runs.kernel_cache()))
+    found.append(Part(f"{first}-profile", lambda images, _: runs.profile(images)))
     for count in ONLINE:
         measure = lambda images, _, count=count: runs.online_memory(images, count)  # noqa: E731
         found.append(Part(f"{first}-online-{count}", measure))

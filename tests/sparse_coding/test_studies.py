@@ -67,10 +67,19 @@ def test_the_papers_tables(name, data, tmp_path):
     assert subprocess.run([*command, "--print"], capture_output=True, text=True, check=True).stdout == f"{page}\n"
 
 
+def test_as_many_pixels_are_kept_as_is_said_and_others_for_every_seed(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    kept = [importlib.import_module("table_inpainting").kept_pixels((3, 20, 16), 0.75, seed) for seed in (0, 0, 1)]
+    assert (kept[0].sum((1, 2)) == 240).all()
+    assert (kept[0] == kept[1]).all()
+    assert (kept[0] != kept[2]).any()
+    assert (kept[0][0] != kept[0][1]).any()
+
+
 @pytest.mark.filterwarnings("ignore")  # sporco's own
 def test_the_benchmarks_parts_and_their_tables(bench, data):
     options = options_for(data)
-    names = ["search", "coding", "CoGD-0", "FFCSC-0", "sporco-0", "online-10"]
+    names = ["search", "coding", "CoGD-0", "FFCSC-0", "sporco-0", "online-10", "profile"]
     for name in names:
         bench.run_part(bench.parts(options)[f"fruit-{name}"], options)
     result = bench.merged(bench.Files(options.parts), "fruit")
@@ -81,7 +90,7 @@ def test_the_benchmarks_parts_and_their_tables(bench, data):
     bench.publish(bench.Files(options.parts), options)
     assert json.loads((data.parent / "sparse_coding_fruit.json").read_text()) == json.loads(json.dumps(result))
     said = bench.csc_tables.tables("fruit", result)
-    for heading in ("Learning", "sporco's settings, coding", "Coding alone", "batches of 10"):
+    for heading in ("Learning", "sporco's settings, coding", "Coding alone", "batches of 10", "GFLOP/s"):
         assert heading in said
 
 
