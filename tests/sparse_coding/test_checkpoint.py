@@ -125,7 +125,7 @@ def test_malicious_checkpoints_are_refused_before_a_compiled_loop_reads_them(ima
         refused({**arrays, "position": arrays["position"][::-1].copy()})
         refused({**arrays, "image": arrays["image"][::-1].copy()})
         refused({**arrays, "residual": np.ones_like(arrays["residual"])})
-    for change in (
+    changes: list[dict[str, Any]] = [
         {"history": []},
         {"history": [["a", 1, 1, 1, 1]]},
         {"history": [[1]]},
@@ -133,7 +133,8 @@ def test_malicious_checkpoints_are_refused_before_a_compiled_loop_reads_them(ima
         {"penalty": "much"},
         {"identity": None},
         {"identity": {}},
-    ):
+    ]
+    for change in changes:
         refused(arrays, {**about, **change})
     storage.write_arrays(path, storage.CHECKPOINT, arrays, about)
     assert len(ConvDictionaryLearner(**settings).fit(images, checkpoint=path).history_) == 4

@@ -211,7 +211,7 @@ def test_colour_modes_are_read_as_rgb(tmp_path, mode):
     path = tmp_path / ("p.png" if mode == "P" else "p.jpg")
     picture = Image.fromarray(colours)
     picture = picture.quantize(4) if mode == "P" else picture.convert(mode)
-    picture.save(path, **({} if mode == "P" else {"quality": 100}))
+    picture.save(path, quality=100)
     read = read_picture(path)
     assert read.shape == (3, 16, 24)
     assert np.abs(read.astype(int) - colours.transpose(2, 0, 1)).max() <= (0 if mode == "P" else 16)

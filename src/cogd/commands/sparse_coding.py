@@ -75,7 +75,7 @@ def learn(
         atoms,
         (atom_size, atom_size),
         weight,
-        rule=rule and rule.value,
+        rule=None if rule is None else rule.value,
         order=order,
         scale=scale,
         solver=solver.value,
