@@ -115,6 +115,31 @@ def test_replacing_codes_by_themselves_changes_nothing(random):
     np.testing.assert_array_equal(np.stack(back), np.where(observed, images, 0))
 
 
+@devices
+def test_a_state_restores_what_it_was_taken_from_and_a_damaged_one_is_refused(random, device):
+    images, observed, atoms = problem(random)
+    one, other = (tiled(images, observed, atoms, device) for _ in range(2))
+    improved = next(islice(learn(one, atoms, 0.3), 3, None))
+    state = one.state()
+    for name, array in state.items():
+        for damaged in (
+            array[:-1],
+            array[None],
+            array.astype(np.int8),
+            -9 - array if array.dtype == int else array * np.nan,
+        ):
+            with pytest.raises(ValueError, match=r"must be finite|lie outside"):
+                other.restore({**state, name: damaged}, 5)
+    for name, number in (("position", images[0].size * 9), ("atom", 5)):
+        damaged = np.where(np.arange(len(state[name])) == 3, number, state[name])
+        with pytest.raises(ValueError, match="codes lie outside of the images, or belong to atoms that there are not"):
+            other.restore({**state, name: damaged}, 5)
+    other.restore({**state, "rule.atoms": atoms}, 5)
+    results = [next(learn(working_set, improved, 0.3, iteration=4)) for working_set in (one, other)]
+    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(one.dense(5), other.dense(5))
+
+
 def test_a_blank_image_has_no_codes(random):
     atoms = unit_atoms(random, 3, 1, 3, 3)
     coding = settle(tiled(np.zeros((1, 1, 12, 12)), np.ones((1, 1, 12, 12), bool), atoms), atoms, 0.1, 1e-3)
