@@ -193,7 +193,7 @@ def merged(files: Files, name: str) -> Result | None:
     own = {part: {k: v for k, v in found.items() if k not in shared} for part, found in mine.items()}
     learning = {s: {n.partition("-")[2]: p for n, p in own.items() if n.startswith(f"{s}-")} for s in SOLVERS}
     others = {n: p for n, p in own.items() if n.partition("-")[0] not in SOLVERS}
-    return rounded({**shared, **shared["settings"], "commit": commits, "learning": learning, **others})
+    return rounded({"set": name, **shared, **shared["settings"], "commit": commits, "learning": learning, **others})
 
 
 def rounded(value: Any) -> Any:
