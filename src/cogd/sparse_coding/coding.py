@@ -59,16 +59,19 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         atoms = torch.from_numpy(self.dictionary_)
         return give_back([model.reconstruct(atoms, torch.from_numpy(z)[None])[0].numpy() for z in arrays])
 
+    @plain_memory_errors()
     def reconstruct(self, X: Any, *, observed: Any = None) -> Any:
         """Return pictures made of the codes of `X` and its smooth part, in the shape, range and dtype of `X`."""
         signals, smooth = self._read(X, observed)
         return signals.as_pictures(self._reconstruction(signals, smooth))
 
+    @plain_memory_errors()
     def inpaint(self, X: Any, *, observed: Any) -> Any:
         """Return `X` with hidden pixels taken from its reconstruction; what was observed comes back unchanged."""
         signals, smooth = self._read(X, observed)
         return signals.filled_with(self._reconstruction(signals, smooth))
 
+    @plain_memory_errors()
     def denoise(self, X: Any, *, noise: float | None = None, observed: Any = None) -> Any:
         """Return `X` without noise, in its shape, range and dtype: coded at a penalty of 3 times the noise.
 
@@ -88,6 +91,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         signals, _ = self._read(X, observed)
         return [level * s for level, s in zip(self._noise_levels(signals), _ranges(signals), strict=True)]
 
+    @plain_memory_errors()
     def score(self, X: Any, y: None = None, *, observed: Any = None) -> float:
         """Return minus the objective at the codes of `X`, per observed pixel: higher is better."""
         signals, _ = self._read(X, observed)
@@ -163,7 +167,6 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
                 "Convert the images."
             )
 
-    @plain_memory_errors()
     def _encode(self, signals: Signals, penalty: float | None = None) -> CodeSet:
         """Return the codes, at the learner's penalty unless another is given."""
         penalty = self.penalty_ if penalty is None else penalty
@@ -176,12 +179,11 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
                 f"the codes did not reach transform_tol={self.transform_tol} in {coding.passes} passes; "
                 'raise transform_tol, or choose dtype="float64".',
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         self._warn_if_vanished(coding.working_set.nonzeros, penalty)
         return coding.working_set
 
-    @plain_memory_errors()
     def _reconstruction(
         self, signals: Signals, smooth: list[np.ndarray], penalty: float | None = None
     ) -> list[np.ndarray]:
@@ -194,7 +196,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
             warnings.warn(
                 f"all codes are zero: penalty={penalty:.6g} is too large for these images. Lower it.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _noise_levels(self, signals: Signals) -> list[float]:
