@@ -53,11 +53,13 @@ def inpaint(
     """
     from cogd.sparse_coding.checks import chosen_device
     from cogd.sparse_coding.figures import before_and_after
-    from cogd.sparse_coding.pictures import SUFFIXES, read_picture, write_picture
+    from cogd.sparse_coding.pictures import LOSSLESS, SUFFIXES, write_picture
     from cogd.sparse_coding.results import write_inpainting
 
     _ready(output, SUFFIXES, figure)
-    picture = read_picture(photo)
+    if output.suffix.lower() not in LOSSLESS:
+        raise typer.BadParameter(f"-o {output} would alter the pixels that were seen; use {', '.join(LOSSLESS)}.")
+    picture = _read(photo, output)
     hidden = _hidden_pixels(picture, holes, missing, seed)
     observed = ~hidden[None].repeat(len(picture), axis=0)
     learner, together = _load_for(dictionary, picture, penalty, device)
@@ -105,10 +107,10 @@ def denoise(
     """
     from cogd.sparse_coding.checks import check_noise
     from cogd.sparse_coding.figures import before_and_after
-    from cogd.sparse_coding.pictures import SUFFIXES, read_picture, write_picture
+    from cogd.sparse_coding.pictures import SUFFIXES, write_picture
 
     _ready(output, SUFFIXES, figure)
-    picture = read_picture(photo)
+    picture = _read(photo, output)
     learner, together = _load_for(dictionary, picture, None, device)
     with usage_errors():
         check_noise(noise)
@@ -138,10 +140,10 @@ def reconstruct(
     """
     import numpy as np
 
-    from cogd.sparse_coding.pictures import SUFFIXES, read_picture, write_picture
+    from cogd.sparse_coding.pictures import SUFFIXES, write_picture
 
     ready_to_write(output, SUFFIXES)
-    picture = read_picture(photo)
+    picture = _read(photo, output)
     learner, together = _load_for(dictionary, picture, penalty, device)
     made = learner.reconstruct(together(picture)).reshape(picture.shape)
     write_picture(output, made)
@@ -154,6 +156,16 @@ def _ready(output: Path, suffixes: tuple[str, ...], figure: Path | None) -> None
     ready_to_write(output, suffixes)
     if figure is not None:
         ready_to_write(figure, FIGURES, "--figure")
+
+
+def _read(photo: Path, output: Path) -> "np.ndarray":
+    """Return the picture; refuse an output that cannot hold its depth."""
+    from cogd.sparse_coding.pictures import check_suffix, read_picture
+
+    picture = read_picture(photo)
+    with usage_errors():
+        check_suffix(output, picture.dtype)
+    return picture
 
 
 def _load_for(

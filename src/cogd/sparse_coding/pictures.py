@@ -9,8 +9,9 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".pgm", ".ppm")
-GREY_MODES = {"L": "L", "1": "L", "I;16": "I;16", "I;16B": "I;16"}
-COLOUR_MODES = ("RGB", "CMYK", "YCbCr", "LAB", "HSV")
+LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".pgm", ".ppm")
+SIXTEEN_BITS = (".png", ".tif", ".tiff", ".pgm", ".ppm")
+COLOUR_MODES = ("RGB", "CMYK", "YCbCr", "HSV")
 
 
 def read_picture(path: str | Path) -> np.ndarray:
@@ -31,6 +32,7 @@ def read_picture(path: str | Path) -> np.ndarray:
                 _check_depth(file, path)
                 picture = ImageOps.exif_transpose(file)
                 picture.load()
+                format = file.format
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no picture {str(path)!r}.") from error
     except UnidentifiedImageError as error:
@@ -39,7 +41,7 @@ def read_picture(path: str | Path) -> np.ndarray:
         raise ValueError(f"{str(path)!r} is larger than {Image.MAX_IMAGE_PIXELS} pixels. Cut it into parts.") from error
     except (OSError, SyntaxError) as error:
         raise ValueError(f"{str(path)!r} is damaged or cut short: {error}. Copy it again.") from error
-    return _as_array(picture, path)
+    return _as_array(picture, path, format)
 
 
 def write_picture(path: str | Path, picture: np.ndarray) -> None:
@@ -57,6 +59,12 @@ def write_picture(path: str | Path, picture: np.ndarray) -> None:
         image.save(path)
     except ValueError as error:
         raise ValueError(f"{str(path)!r} needs the suffix of a picture format, such as .png.") from error
+
+
+def check_suffix(path: str | Path, dtype: Any) -> None:
+    """Refuse, before the work, a format that cannot hold a picture's depth."""
+    if dtype == np.uint16 and Path(path).suffix.lower() not in SIXTEEN_BITS:
+        raise ValueError(f"{str(path)!r} cannot hold 16 bits; choose one of {', '.join(SIXTEEN_BITS)}.")
 
 
 class PictureFolder(Sequence[np.ndarray]):
@@ -82,8 +90,10 @@ class PictureFolder(Sequence[np.ndarray]):
         return picture if len(picture) == 3 else picture.repeat(3, axis=0)
 
 
-def picture_folder(folder: str | Path, colour: bool = False) -> tuple[PictureFolder, list[str]]:
-    """Return a folder's pictures in order of name, and the reason for every file that was left out.
+def picture_folder(
+    folder: str | Path, colour: bool = False, least: tuple[int, int] = (1, 1)
+) -> tuple[PictureFolder, list[str]]:
+    """Return a folder's pictures of at least this size (H, W) in order of name, and why each other file is left out.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -101,13 +111,16 @@ def picture_folder(folder: str | Path, colour: bool = False) -> tuple[PictureFol
             left_out.append(f"{path.name}: not a picture by its suffix")
             continue
         try:
-            read_picture(path)
+            height, width = read_picture(path).shape[1:]
+            if height < least[0] or width < least[1]:
+                raise ValueError(f"{height} x {width} pixels are smaller than an atom of {least[0]} x {least[1]}")
         except ValueError as error:
             left_out.append(f"{path.name}: {error}")
         else:
             usable.append(path)
     if not usable:
-        raise ValueError(f"{str(folder)!r} holds no picture that can be read ({', '.join(SUFFIXES)}).")
+        reasons = "; ".join(left_out[:3]) or "it is empty"
+        raise ValueError(f"{str(folder)!r} holds no picture that can be used ({', '.join(SUFFIXES)}): {reasons}.")
     return PictureFolder(usable, colour), left_out
 
 
@@ -161,15 +174,26 @@ def tiling(dictionary: np.ndarray) -> np.ndarray:
 
 def _check_depth(file: Image.Image, path: str | Path) -> None:
     """Refuse 16 bits per colour, which Pillow would read as 8."""
-    if file.mode in COLOUR_MODES and any("16" in str(tile[3]) for tile in getattr(file, "tile", ())):
+    if file.mode in COLOUR_MODES and any(map(_is_deep, getattr(file, "tile", ()))):
         raise ValueError(f"{str(path)!r} has 16 bits per colour, which would be lost. Save it with 8, or in grey.")
 
 
-def _as_array(picture: Image.Image, path: str | Path) -> np.ndarray:
+def _is_deep(tile: Any) -> bool:
+    """Return whether a part of a file has 16 bits: its first argument is how bytes are packed, PPM's last the range."""
+    decoder, _, _, arguments = tile
+    arguments = [arguments] if isinstance(arguments, str) else arguments or [""]
+    return "16" in str(arguments[0]) or (decoder.startswith("ppm") and arguments[-1] > 255)
+
+
+def _as_array(picture: Image.Image, path: str | Path, format: str | None) -> np.ndarray:
     if picture.has_transparency_data:
         raise ValueError(f"{str(path)!r} has transparency, which would be lost. Flatten it first.")
-    if picture.mode in GREY_MODES:
-        return np.asarray(picture.convert(GREY_MODES[picture.mode]))[None]
+    if picture.mode in ("L", "1"):
+        return np.asarray(picture.convert("L"))[None]
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and format in ("PPM", "PNG")):  # these have 16 at most
+        return np.asarray(picture).astype(np.uint16)[
+            None
+        ]  # in the machine's order of bytes; Pillow converts by clipping
     if picture.mode == "P" or picture.mode in COLOUR_MODES:
         colours = np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
         return colours[:1] if picture.mode == "P" and (colours == colours[:1]).all() else colours
