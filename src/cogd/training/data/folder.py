@@ -78,7 +78,7 @@ class FolderData:
 
 def load_folder(path: Path) -> FolderData:
     """Find the images below train/CLASS/ and val/CLASS/ (or test/) in a directory or a zip file."""
-    archive: Archive = FolderArchive(path) if path.is_dir() else ZipArchive(path)
+    archive: Archive = FolderArchive(path) if path.is_dir() else ZipArchive(path, tops=TRAIN + TEST)
     files = archive.sizes()
     sizes = {name: size for name, size in sorted(files.items()) if name.lower().endswith(SUFFIXES)}
     train, test = _split(path, sizes, TRAIN), _split(path, sizes, TEST)
