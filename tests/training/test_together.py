@@ -8,6 +8,7 @@ import sys
 import time
 from functools import partial
 from operator import getitem
+from typing import Any
 
 import pytest
 import torch
@@ -54,8 +55,9 @@ def test_a_run_that_fails_leaves_the_others_alone(tmp_path, capfd):
 
 
 def test_a_fault_in_a_run_leaves_its_shares_others_alone(tmp_path, capfd):
+    faulty: Any = partial(getitem, {}, 10)
     jobs = [
-        Job(partial(getitem, {}, 10), "digits", RECIPE, 0, tmp_path / "0"),
+        Job(faulty, "digits", RECIPE, 0, tmp_path / "0"),
         Job(DIGITS, "digits", RECIPE, 1, tmp_path / "1"),
     ]
     with pytest.raises(ChildProcessError, match=f"not complete: {tmp_path / '0'};"):
