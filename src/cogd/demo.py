@@ -26,6 +26,7 @@ from cogd.pruning import read_recipe as read_pruned
 from cogd.pruning.artefact import RECIPE
 from cogd.report import write_report
 from cogd.sparse_coding import ConvDictionaryLearner
+from cogd.sparse_coding.checks import chosen_device
 from cogd.sparse_coding.pictures import grey
 from cogd.sparse_coding.results import write_inpainting
 from cogd.training import fit_seeds, read_recipe, summarize
@@ -124,6 +125,7 @@ def restore_photograph(folder: Path, advance: Advance) -> str:
             name="Chelsea",
             original=photograph,
             seconds=time.perf_counter() - began,
+            device=chosen_device(learner.device),
             command=command(folder),
         )
     result = json.loads(output.with_suffix(".json").read_text())["inpainting"]

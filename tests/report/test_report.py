@@ -11,6 +11,8 @@ import pytest
 from report_files import (
     HOSTILE,
     RECIPE,
+    script,
+    write_benchmark,
     write_dictionary,
     write_pruned,
     write_pruning,
@@ -22,6 +24,7 @@ from typer.testing import CliRunner
 
 from cogd.cli import app
 from cogd.commands.training import overrides
+from cogd.provenance import provenance
 from cogd.report import write_report
 from cogd.report.collect import collect
 from cogd.report.drawing import SERIES
@@ -138,6 +141,17 @@ def test_the_seeds_of_a_folder_are_one_command(tmp_path):
     assert all("--seed 0 --seeds 3" in command for command in found)
 
 
+def test_the_command_leaves_out_seeds_that_were_not_run_and_says_the_precision(tmp_path):
+    for seed in (0, 1, 5):
+        write_run(tmp_path / "r" / f"seed-{seed}", seed, [0.5])
+    (found,) = commands(page(tmp_path, tmp_path / "r"))
+    first, second = found.split(" &amp;&amp; ")
+    assert "--seed 0 --seeds 2" in first
+    assert "--seed 5 --seeds 1" in second
+    assert "--precision float32" in first
+    assert "--precision float32" in second
+
+
 def test_runs_that_have_not_come_far_enough(tmp_path):
     write_run(tmp_path / "begun", 0, [], finished=False)
     with pytest.raises(ValueError, match=r"no run in .*begun has finished an epoch yet"):
@@ -178,6 +192,38 @@ def test_a_pruned_network_says_what_it_kept_and_what_that_cost(tmp_path):
     assert "Fewer MACs did not mean as much less time." in text
     assert "Channels kept: layer0.conv1 8 of 16; layer1.conv1 9 of 18." in text
     assert re.search(r'>accuracy</th><td class="number">99.00%</td>.*?>−1.00</td>', text)
+
+
+def test_the_benchmark_says_who_was_where_when(tmp_path):
+    write_benchmark(tmp_path / "sparse_coding_fruit.json")
+    text = page(tmp_path, tmp_path / "sparse_coding_fruit.json")
+    assert "CoGD reaches 51.0 (n = 2); sporco reaches 60.0 (n = 1). Lower is better." in text
+    rows = [re.sub("<[^>]*>", "|", row) for row in re.findall(r"<tr>(.*?)</tr>", text)]
+    assert "|sporco, seed 0||60.0||5.0 s||1.00 s|" in rows
+    assert "|CoGD, cold||0.50 s||7.5e-04|" in rows
+    assert "|sporco, cold||never||-|" in rows
+    assert "<dt>sporco.rho</dt><dd>10</dd>" in text
+
+
+def test_a_table_shows_what_is_nested_in_its_rows(everything, tmp_path):
+    text = page(tmp_path, everything / "overhead.json")
+    assert text.count('<th scope="col" class="number">overhead percent: whole steps</th>') == 2
+    assert text.count('<td class="number">0.61</td>') == 2
+    assert "speed: rows." in text
+    assert re.search(r">images</th><td[^>]*>50</td>", text)
+
+
+def test_a_study_that_several_sessions_made_is_in_the_report(tmp_path):
+    study = script("experiments/csc_study.py")
+    results = study["_earlier"](tmp_path / "reconstruction.json", study["QUICK"])
+    for commit in ("a1", "b2"):
+        study["begin"](results, {**provenance(), "commit": commit, "processes": 6})
+    results["runs"].append({"set": "fruit", "solver": "ffcsc", "made_with": 1, "images": {"psnr": [27.0]}})
+    (tmp_path / "reconstruction.json").write_text(study["dump"](results))
+    text = page(tmp_path, tmp_path)
+    assert '<h2 id="result-1">Reconstruction</h2>' in text
+    assert "<dt>commit</dt><dd>b2</dd>" in text
+    assert "3 rows from" in text  # the run, and the two sessions
 
 
 def test_many_layers_are_columns(tmp_path):

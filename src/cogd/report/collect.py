@@ -16,7 +16,7 @@ from cogd.report import documents
 from cogd.sparse_coding import ConvDictionaryLearner
 from cogd.sparse_coding.storage import DICTIONARY, read_dictionary
 
-SKIPPED = ("checkpoints", "__pycache__")
+SKIPPED = ("checkpoints", "parts", "__pycache__")  # parts: of a benchmark, which its results file holds too
 KNOWN = "finished or running trainings, pruned networks, dictionaries (.safetensors) and results files (.json)"
 
 

@@ -99,7 +99,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         about = {
             "cogd": cogd.__version__,
             **provenance(chosen_device(self.device)),
-            "command": command,
+            **({"command": command} if command else {}),
             "settings": settings,
             "penalty": self.penalty_,
             "history": self.history_,
