@@ -205,6 +205,7 @@ def test_the_benchmark_says_who_was_where_when(tmp_path):
     assert "<dt>sporco.rho</dt><dd>10</dd>" in text
     said = "python benchmarks/sparse_coding.py --sets fruit --seeds 0 1 --seconds 9 --search-seconds 8 --slots 1"
     assert commands(text) == [said]
+    assert "mathdefault" not in text
 
 
 def test_a_table_shows_what_is_nested_in_its_rows(everything, tmp_path):

@@ -63,7 +63,7 @@ def learn(
       cogd learn photos --atoms 64 --time-limit 60 -o small.safetensors
       cogd learn photos --colour --batch-size 8 --max-iter 500      # a large folder
       cogd learn photos --penalty 0.1 --seed 1 --device cpu --quiet --json
-      cogd learn photos --rule paper --order 2 --solver ffcsc       # as in the paper; pictures of one size
+      cogd learn photos --rule paper --order 2 --solver ffcsc       # the paper; pictures of one size
     """
     from cogd.sparse_coding.checks import check_parameters
     from cogd.sparse_coding.learner import ConvDictionaryLearner

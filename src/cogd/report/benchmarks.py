@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullLocator
 
 from cogd.report.beale import origin
 from cogd.report.blocks import ABSENT, Block, Charts, Key, Origin, Section, Table, shown
@@ -72,8 +73,12 @@ def _learning_chart(runs: Mapping[str, Mapping[str, Sequence[Point]]], words: st
             for curve in curves.values():
                 axes.plot(*np.array(curve).T, **line_style(i), alpha=0.85)
         axes.set(xlabel="seconds", ylabel="objective", xscale="log", yscale="log")
+        for axis, at in ((axes.xaxis, (1.0,)), (axes.yaxis, (1.0, 1.5, 2.0, 3.0, 5.0, 7.0))):
+            axis.set_major_locator(LogLocator(subs=at))
+            axis.set_minor_locator(NullLocator())
+            axis.set_major_formatter(lambda value, _: f"{value:g}")  # the usual one writes formulas
 
-    panel = chart("Objective against time", f"Mean of the lowest objectives: {words}.", draw, (4.8, 3.2))
+    panel = chart("Objective against time", f"Mean of the lowest objectives: {words}.", draw)
     keys = [Key(solver, i, dash(i)) for i, solver in enumerate(runs)]
     return Charts([panel], f"One line per seed; lower and further left is better. {seconds:g} s each.", keys)
 

@@ -62,7 +62,12 @@ def write_picture(path: str | Path, picture: np.ndarray) -> None:
 
 
 def check_suffix(path: str | Path, dtype: Any) -> None:
-    """Refuse, before the work, a format that cannot hold a picture's depth."""
+    """Refuse, before the work, a format that cannot hold a picture's depth.
+
+    >>> check_suffix("photo.bmp", np.uint16)
+    Traceback (most recent call last):
+    ValueError: 'photo.bmp' cannot hold 16 bits; choose one of .png, .tif, .tiff, .pgm, .ppm.
+    """
     if dtype == np.uint16 and Path(path).suffix.lower() not in SIXTEEN_BITS:
         raise ValueError(f"{str(path)!r} cannot hold 16 bits; choose one of {', '.join(SIXTEEN_BITS)}.")
 
