@@ -8,6 +8,7 @@ import math
 import runpy
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,12 +110,18 @@ def write_pruning(folder, tuned=True):
 def write_benchmark(folder):
     """Write what `benchmarks/sparse_coding.py` publishes of its parts; a reading of infinity becomes null there."""
     settings = {"seconds": 9.0, "search_seconds": 8.0, "slots": 1}
-    about = {"versions": {"cogd": "0.1.0"}, "device": "EPYC", "commit": "1234abc", "threads": 2, "siblings": "0"}
+    about: dict[str, Any] = {
+        "versions": {"cogd": "0.1.0"},
+        "device": "EPYC",
+        "commit": "1234abc",
+        "threads": 2,
+        "siblings": "0",
+    }
     about |= {"sporco": "0.2.2", "numba": "0.68.1", "cores": [0, 1], "load_before": [0.1, 0.1, 0.1], "took": 12.0}
-    about |= {"settings": settings}
+    about["settings"] = settings
     cold, warm = [[0.2, 41.0], [0.5, 40.03]], [[0.1, 40.02]]
     rho = {"rho": 10, "auto": False}
-    parts = {
+    parts: dict[str, dict[str, Any]] = {
         "CoGD-0": {"curve": [[0.1, 90.0], [1.0, 50.0]]},
         "CoGD-1": {"curve": [[0.1, 91.0], [1.0, 52.0]]},
         "sporco-0": {"curve": [[0.2, math.inf], [0.5, 80.0], [5.0, 60.0]], "recoded": 58.0},

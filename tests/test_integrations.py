@@ -175,7 +175,7 @@ def test_the_hugging_face_trainer_trains_and_resumes_bit_for_bit(base, rule, tmp
             ),
             data_collator=lambda examples: examples[0],
             train_dataset=cast(Any, [dict(zip(("inputs", "targets"), batch, strict=True)) for batch in DATA[:8]]),
-            optimizers=(optimizer, StepLR(optimizer, 2, 0.5)),
+            optimizers=(optimizer, cast(Any, StepLR(optimizer, 2, 0.5))),
         )
         trainer.train(resume_from_checkpoint=checkpoint)
         return everything(regressor.model, optimizer)

@@ -45,7 +45,7 @@ def _sparse_coding(results: Results) -> Section:
     name = document.set or results.path.stem.removeprefix("sparse_coding_")
     blocks: list[Block] = [_learning_chart(runs, words, document.seconds), _learning_table(runs)] if runs else []
     blocks += [_coding_table(document.coding)] if document.coding else []
-    settings = {"seconds": document.seconds, "runs at a time": document.slots}
+    settings: dict[str, Any] = {"seconds": document.seconds, "runs at a time": document.slots}
     settings |= {"sporco": document.coding.setting} if document.coding else {}
     made = _origin(results, settings)
     versions = {**made.made_with, "sporco": document.sporco, "numba": document.numba}
