@@ -37,6 +37,8 @@ build: .venv/ready  ## wheel and sdist, and the wheel in an empty environment
 examples: .venv/ready  ## what the documentation shows of the examples: pictures and what they print
 	for name in imaging pruning training optimization; do \
 		$(BIN)/python examples/$$name.py -o docs/examples/$$name.png > docs/examples/$$name.txt || exit 1; done
+	$(BIN)/python -c "import hashlib, pathlib; [print(hashlib.sha256(p.read_bytes()).hexdigest(), p.name) \
+		for p in sorted(pathlib.Path('examples').glob('[!w]*.py'))]" > docs/examples/sha256.txt
 
 experiments: .venv/ready  ## every table and figure of the paper that is implemented
 	for script in experiments/figure_*.py experiments/table_*.py; do [ ! -e $$script ] || $(BIN)/python $$script || exit 1; done

@@ -25,6 +25,7 @@ PENALTY, ATOMS, SIDE = 1.0, 100, 11
 GAP = 1e-3  # relative, to which coding goes
 TOLERANCES = (0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)  # of our coder, until one reaches the gap
 PASSES = 50  # of learning, before coding alone is timed
+PARTS = ("enter", "sweep", "improve_atoms", "drop_zeros", "refresh")  # of a learning pass
 Point = tuple[float, float]  # seconds, objective
 
 
@@ -164,11 +165,13 @@ def _code_with_sporco(
 
 
 def time_per_pass(images: np.ndarray, sides: Sequence[int] = (100, 200, 400, 800)) -> list[dict[str, Any]]:
-    """Return the median time of a learning pass on one image of each size, tiled of the set's images."""
-    rows = []
+    """Return the median time of a learning pass on one image of each size, tiled of the set's images.
+
+    Every size starts with the same atoms: of atoms that were cut out of it, a small image needs hardly any codes.
+    """
+    rows, atoms = [], start(images, 0)
     for side in sides:
         image = tiled(images, side)
-        atoms = start(image, 0)
         working_set = new_working_set(list(image), all_seen(image), atoms.shape[1:])
         steps, seconds = learn(working_set, atoms, PENALTY), []
         for _ in range(15):
@@ -188,6 +191,58 @@ def tiled(images: np.ndarray, side: int) -> np.ndarray:
         turned = np.rot90(images[n % len(images), 0], n // len(images))
         canvas[0, 0, top * height : (top + 1) * height, left * height : (left + 1) * height] = turned
     return canvas[..., :side, :side].copy()
+
+
+def profile(images: np.ndarray, before: int = 30, passes: int = 50) -> dict[str, Any]:
+    """Return the seconds and arithmetic of each part of a learning pass, and the rate of a matrix product to compare.
+
+    Arithmetic is what the mathematics asks for, 2 operations for a multiply-add: the gradient at every position, an
+    atom read and the residual changed at every visit of a code.
+    """
+    atoms = start(images, 0)
+    working_set = new_working_set(list(images), all_seen(images), atoms.shape[1:])
+    seconds, visits = dict.fromkeys(PARTS, 0.0), dict.fromkeys(PARTS, 0)
+    for name in PARTS:
+        setattr(working_set, name, _timed(working_set, name, seconds, visits))
+    steps = learn(working_set, atoms, PENALTY)
+    for _ in islice(steps, before):
+        pass
+    seconds.update(dict.fromkeys(PARTS, 0.0))
+    visits.update(dict.fromkeys(PARTS, 0))
+    began = time.perf_counter()
+    for _ in islice(steps, passes):
+        pass
+    whole, patch = (time.perf_counter() - began) / passes, atoms[0].size
+    positions = sum((image.shape[1] + SIDE - 1) * (image.shape[2] + SIDE - 1) for image in images)
+    operations = {name: 2 * 2 * patch * visits[name] / passes for name in PARTS}
+    operations |= {"enter": 2 * atoms.size * positions, "refresh": operations["refresh"] / 2, "drop_zeros": 0}
+    rows = [{"part": name, "seconds": seconds[name] / passes, "operations": operations[name]} for name in PARTS]
+    return {"passes": rows, "pass_seconds": whole, "codes": working_set.nonzeros, "matrix_product": matrix_rate()}
+
+
+def _timed(working_set: Any, name: str, seconds: dict[str, float], visits: dict[str, int]) -> Callable[..., Any]:
+    """Return a method that adds the time it takes, and how many codes there are."""
+    method = getattr(working_set, name)
+
+    def timed(*arguments: Any) -> Any:
+        began = time.perf_counter()
+        result = method(*arguments)
+        seconds[name] += time.perf_counter() - began
+        visits[name] += len(working_set.position)
+        return result
+
+    return timed
+
+
+def matrix_rate(side: int = 2048) -> float:
+    """Return the operations per second of the best of 5 products of matrices in float32, on the same threads."""
+    one, other = torch.rand(side, side), torch.rand(side, side)
+    taken = []
+    for _ in range(6):
+        began = time.perf_counter()
+        one @ other
+        taken.append(time.perf_counter() - began)
+    return 2 * side**3 / min(taken[1:])
 
 
 FIRST_CALL = """

@@ -58,6 +58,7 @@ def code(
     fixed = {"MaxMainIter": 10**6, "RelStopTol": 0.0, "AutoRho": {"Enabled": setting["auto"]}}
     options = cbpdn.ConvBPDN.Options({"Callback": callback, "rho": setting["rho"], **fixed, **(start or {})})
     padded, mask = with_hidden_margin(images, atoms.shape[-1])
+    mask = mask.repeat(len(images), 3)  # one that is to be broadcast is applied to the first image alone
     solver = cbpdn.AddMaskSim(cbpdn.ConvBPDN, their_atoms(atoms), padded, mask, penalty, opt=options, dimK=1)
     solver.solve()
     return {"Y0": solver.cbpdn.Y.copy(), "U0": solver.cbpdn.U.copy()}

@@ -19,6 +19,7 @@ def tables(name: str, result: Result) -> str:
     made += [coding(result["coding"])] if "coding" in result else []
     made += [scaling(result["scaling"]["rows"])] if "scaling" in result else []
     made += [kernels(result["kernels"])] if "kernels" in result else []
+    made += [profile(result["profile"])] if "profile" in result else []
     batches = [part for part in result.values() if isinstance(part, dict) and "growth_mebibytes" in part]
     made += [online(sorted(batches, key=lambda part: part["images"]))] if batches else []
     return "\n\n".join(made)
@@ -75,10 +76,8 @@ def coding(result: Result) -> str:
                 _times(seconds, curve, ours[kind]),
             ]
         )
-    text = (
-        f"Coding alone, to {result['gap']:g} above the optimum {result['optimum']:.1f} (first: in a new process; cold: "
-    )
-    return f"{text}from zero; warm: from the codes of the atoms one pass earlier):\n\n{markdown(rows)}"
+    text = f"Coding alone, to {result['gap']:g} above the optimum {result['optimum']:.1f} (cold: from zero; warm: from "
+    return f"{text}the codes of the atoms one pass earlier):\n\n{markdown(rows)}"
 
 
 def scaling(rows: list[Result]) -> str:
@@ -95,6 +94,20 @@ def kernels(result: Result) -> str:
     rows = [["cache of kernels", "import, s", "first fit, s", "second fit, s"]]
     rows += [[name, *(f"{result[name][key]:.3f}" for key in result[name])] for name in ("empty", "full")]
     return markdown(rows)
+
+
+def profile(result: Result) -> str:
+    """Return where a learning pass spends its time, and how far each part is from a matrix product."""
+    limit, names = result["matrix_product"], {"enter": "full gradient and who enters", "sweep": "sweeps over the codes"}
+    names |= {"improve_atoms": "atoms", "drop_zeros": "who leaves", "refresh": "residual afresh, every 10th"}
+    lines = [["part of a pass", "ms", "GFLOP/s", "of a matrix product"]]
+    for row in result["passes"]:
+        rate = row["operations"] / row["seconds"]
+        share = [f"{rate / 1e9:.1f}", f"{rate / limit:.0%}"] if rate else ["", ""]
+        lines.append([names[row["part"]], f"{1e3 * row['seconds']:.2f}", *share])
+    lines.append(["all", f"{1e3 * result['pass_seconds']:.2f}", "", ""])
+    lines.append(["a matrix product, 2048 x 2048", "", f"{limit / 1e9:.1f}", "100%"])
+    return f"A pass of learning, with {result['codes']} codes:\n\n{markdown(lines)}"
 
 
 def online(rows: list[Result]) -> str:

@@ -6,8 +6,9 @@
 Only ratios within one run mean something. A training step is forward, backward and the optimizer's step. On a CPU its
 parts are timed alone; on a GPU whole steps are, ten in a row, as a loop launches them without waiting, and where every
 step projects, also replayed from a CUDA graph. The overhead of a period P compares ((P - 1) plain + 1 projecting
-wrapped steps) / P with the base's step, round by round, in shares of a training step. Results are written after each
-way of measuring; one that fails is named in them.
+wrapped steps) / P with the base's step, round by round, in shares of a training step. Memory, on a GPU, is what a
+projecting step takes beyond the base's, the copies held from step to step included, in shares of the coupled tensors.
+Results are written after each way of measuring; one that fails is named in them.
 """
 
 import argparse
@@ -63,6 +64,7 @@ class Case:
 
     def __init__(self, name: str, args: argparse.Namespace):
         network, size, classes, cpu_batch, gpu_batch, self.period = CASES[name]
+        size = 32 if args.quick else size
         self.name, self.seconds, self.device = name, args.seconds, torch.device(args.device)
         self.rounds = args.repeats * (3 if self.period > 1 else 1)
         self.batch = 2 if args.quick else gpu_batch if self.device.type == "cuda" else cpu_batch
@@ -99,13 +101,13 @@ class Case:
 
     def _about(self, rule: Rule) -> dict[str, Any]:
         optimizer = self.busy[rule]
-        for _ in range(2):  # the first step has nothing to project yet
-            peak = peak_of(optimizer.step, self.device)
+        for _ in range(2):  # the first step makes what stays and has nothing to project yet
+            base_peak, peak = (peak_of(step, self.device) for step in (self.steps["base"], optimizer.step))
         of = coupled_bytes(optimizer)
         row: dict[str, Any] = {"case": self.name, "rule": rule, "batch": self.batch, "period": self.period}
         row |= {"couplings": len(optimizer.couplings), "held_bytes_per_coupled_byte": held_bytes(optimizer) / of}
-        if peak is not None:
-            row["bytes_per_coupled_byte_during_a_step"] = (peak + held_bytes(optimizer)) / of
+        if peak is not None and base_peak is not None:
+            row["bytes_per_coupled_byte_during_a_step"] = (peak - base_peak + held_bytes(optimizer)) / of
         return row | {"overhead_percent": {}, "median_seconds": {}}
 
     def _parts(self) -> Times:

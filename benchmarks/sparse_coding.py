@@ -10,12 +10,14 @@ DATA holds csc/fruit and csc/city. Every solver gets the same contrast-normalise
 the same starting dictionary and the same wall-clock time; its clock stands still while `model.objective` grades its
 sparse iterate. sporco's parameters are searched first, on one image. A run is made of parts, each a process and a file
 in PARTS; the same command again does those that are missing, and whatever is there goes into
-results/sparse_coding_SET.json and .png, and the tables.
+results/sparse_coding_SET.json and .png, and the tables. Parts of different settings, versions or machines are not
+mixed: give each its own --parts.
 """
 
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -35,7 +37,9 @@ from cogd.training.files import write_json
 
 RESULTS = Path(__file__).parent / "results"
 SOLVERS = ("CoGD", "FFCSC", "sporco")
+SETTINGS = ("seconds", "search_seconds", "slots")  # which all parts of a run share
 ONLINE = (10, 100, 1000)
+OTHER = "Remove one of them, or give --parts another folder."
 Result = dict[str, Any]
 
 
@@ -84,6 +88,7 @@ def parts(options: argparse.Namespace) -> dict[str, Part]:
     first = options.sets[0]
     found.append(Part(f"{first}-scaling", lambda images, _: {"rows": runs.time_per_pass(images)}))
     found.append(Part(f"{first}-kernels", lambda *_: runs.kernel_cache()))
+    found.append(Part(f"{first}-profile", lambda images, _: runs.profile(images)))
     for count in ONLINE:
         measure = lambda images, _, count=count: runs.online_memory(images, count)  # noqa: E731
         found.append(Part(f"{first}-online-{count}", measure))
@@ -121,12 +126,19 @@ def run_part(part: Part, options: argparse.Namespace) -> None:
     result = part.measure(images, Files(options.parts))
     about = {**provenance(), "sporco": version("sporco"), "numba": version("numba"), "cores": sorted(options.cores)}
     about |= {"siblings": siblings(), "load_before": load, "took": time.time() - began}
+    about |= {"settings": {name: getattr(options, name) for name in SETTINGS}}
     write_json(options.parts / f"{part.name}.json", {**about, **result})
 
 
 def run_parts(wanted: dict[str, Part], options: argparse.Namespace) -> None:
-    """Run what is missing, as many parts at a time as there are slots."""
+    """Run what is missing, as many parts at a time as there are slots, beside parts of the same settings."""
     files, free = Files(options.parts), slots(options)
+    asked = {name: getattr(options, name) for name in SETTINGS}
+    for name in wanted:
+        if name in files and files.read(name)["settings"] != asked:
+            raise SystemExit(
+                f"{files.path(name)} was measured with {files.read(name)['settings']}, not {asked}. {OTHER}"
+            )
     waiting = [part for part in wanted.values() if part.name not in files]
     running: dict[str, tuple[subprocess.Popen, set[int]]] = {}
     while waiting or running:
@@ -145,7 +157,7 @@ def run_parts(wanted: dict[str, Part], options: argparse.Namespace) -> None:
 
 
 def _command(part: Part, cores: set[int], options: argparse.Namespace) -> list[str]:
-    numbers = ["--seconds", str(options.seconds), "--search-seconds", str(options.search_seconds)]
+    numbers = [word for name in SETTINGS for word in (f"--{name.replace('_', '-')}", str(getattr(options, name)))]
     where = ["--data", str(options.data), "--parts", str(options.parts), "--cores", *map(str, sorted(cores))]
     which = ["--sets", *options.sets, "--seeds", *map(str, options.seeds)]
     return [sys.executable, __file__, "--part", part.name, *where, *which, *numbers]
@@ -165,18 +177,24 @@ def siblings() -> str:
     return path.read_text().strip() if path.exists() else "unknown"
 
 
-def merged(files: Files, name: str, options: argparse.Namespace) -> Result | None:
-    """Return a set's result, of the parts that are there."""
+def merged(files: Files, name: str) -> Result | None:
+    """Return a set's result, of the parts that are there; refuse what differs in more than the commit."""
     mine = {path.stem.partition("-")[2]: files.read(path.stem) for path in sorted(files.folder.glob(f"{name}-*.json"))}
     if not mine:
         return None
-    about = ("versions", "sporco", "numba", "device", "commit", "threads", "siblings")
-    shared = {key: next(iter(mine.values()))[key] for key in about}
-    settings = {"seconds": options.seconds, "search_seconds": options.search_seconds, "slots": options.slots}
-    own = {part: {k: v for k, v in found.items() if k not in about} for part, found in mine.items()}
+    shared, first = dict[str, Any](), next(iter(mine))
+    for key in ("settings", "versions", "sporco", "numba", "device", "threads", "siblings"):
+        shared[key] = mine[first][key]
+        for part, found in mine.items():
+            if found[key] != shared[key]:
+                raise SystemExit(
+                    f"{files.path(f'{name}-{part}')} has the {key} {found[key]}, that of {first} {shared[key]}. {OTHER}"
+                )
+    commits = ", ".join(sorted({str(found["commit"]) for found in mine.values()}))
+    own = {part: {k: v for k, v in found.items() if k not in shared} for part, found in mine.items()}
     learning = {s: {n.partition("-")[2]: p for n, p in own.items() if n.startswith(f"{s}-")} for s in SOLVERS}
     others = {n: p for n, p in own.items() if n.partition("-")[0] not in SOLVERS}
-    return rounded({"set": name, **shared, **settings, "learning": learning, **others})
+    return rounded({"set": name, **shared, **shared["settings"], "commit": commits, "learning": learning, **others})
 
 
 def rounded(value: Any) -> Any:
@@ -224,12 +242,23 @@ def publish(files: Files, options: argparse.Namespace) -> None:
     """Write each set's result and picture, and print its tables; without parts, those of the result that is there."""
     for name in options.sets:
         path = options.results / f"sparse_coding_{name}.json"
-        result = merged(files, name, options)
+        result = merged(files, name)
         if result is not None:
-            path.write_text(json.dumps(result) + "\n")
+            path.write_text(json.dumps({**result, "command": command(name, result)}) + "\n")
             csc_tables.plot(name, result, path.with_suffix(".png"))
         if path.exists():
             print(csc_tables.tables(name, json.loads(path.read_text())), flush=True)
+
+
+def command(name: str, result: Result) -> str:
+    """Return the command that makes a set's result."""
+    seeds = sorted({seed for runs in result["learning"].values() for seed in runs}, key=int)
+    words = [word for key in ("seconds", "search_seconds", "slots") for word in (_option(key), f"{result[key]:g}")]
+    return shlex.join(["python", "benchmarks/sparse_coding.py", "--sets", name, "--seeds", *seeds, *words])
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def public_names(module: str) -> dict[str, str]:
         name: f"{member.__module__}.{member.__qualname__}"
         for name, member in members.items()
         if not name.startswith("_")
-        and (inspect.isfunction(member) or inspect.isclass(member))
+        and (inspect.isfunction(inspect.unwrap(member)) or inspect.isclass(member))
         and member.__module__.startswith("cogd")
         and (is_package(loaded) or member.__module__ == module)
     }

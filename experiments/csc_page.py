@@ -65,8 +65,8 @@ a rule, seed by seed, with its confidence interval: 95% for all changes of a sol
 
 
 def _head(results: Row, name: str) -> str:
-    config, last = results["config"], results["sessions"][-1]
-    devices = "; ".join(dict.fromkeys(session["device"] for session in results["sessions"]))
+    config, last = results["config"], results["made_with"][-1]
+    devices = "; ".join(dict.fromkeys(about["device"] for about in results["made_with"]))
     intro = INTRO[name].format(**config)
     return HEAD.format(name=name, last=last, devices=devices, intro=intro, **config).strip()
 

@@ -228,11 +228,17 @@ def _tasks(config: Config, options: argparse.Namespace) -> list[Task]:
 def _earlier(file: Path, config: Config) -> Row:
     about = json.loads(json.dumps(asdict(config)))
     if not file.exists():
-        return {"config": about, "sessions": [], "runs": [], "failures": []}
+        return {"config": about, "made_with": [], "runs": [], "failures": []}
     results = json.loads(file.read_text())
     if results["config"] != about:
         raise SystemExit(f"{file} was made with another configuration; give --into another folder, or remove it.")
     return {**results, "failures": []}
+
+
+def begin(results: Row, about: Row) -> None:
+    """Note with what the next runs are made: at the top, as every results file says it, and beside earlier ones."""
+    results |= about
+    results["made_with"].append(about)
 
 
 def _run_missing(
@@ -249,8 +255,8 @@ def _run_missing(
     missing = [task for task in tasks if task.key not in done]
     if not missing:
         return
-    results["sessions"].append({**provenance(place.device), "threads": place.threads, "processes": options.processes})
-    session, running = len(results["sessions"]) - 1, dict[Future, Task]()
+    begin(results, {**provenance(place.device), "threads": place.threads, "processes": options.processes})
+    made_with, running = len(results["made_with"]) - 1, dict[Future, Task]()
     with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:
         while running or (missing and time.perf_counter() - began < options.time_limit):
             while missing and len(running) < options.processes and time.perf_counter() - began < options.time_limit:
@@ -259,7 +265,7 @@ def _run_missing(
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 task, error = running.pop(future), future.exception()
                 if error is None:
-                    results["runs"].append({**task.key, "session": session, **future.result()})
+                    results["runs"].append({**task.key, "made_with": made_with, **future.result()})
                 else:
                     results["failures"].append({**task.key, "error": f"{type(error).__name__}: {error}"})
                 write_atomically(file, dump(results).encode())

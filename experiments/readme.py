@@ -45,14 +45,20 @@ def overhead(*measured: dict[str, Any]) -> str:
 def overhead_table(results: dict[str, Any]) -> str:
     """Return the table of one device."""
     ways = list(dict.fromkeys(way for row in results["results"] for way in row["overhead_percent"]))
-    lines = [["network", "batch", "projects every", "rule", *ways, "held per coupled byte"]]
+    memory = {
+        "held per coupled byte": "held_bytes_per_coupled_byte",
+        "at most, during a step": "bytes_per_coupled_byte_during_a_step",
+    }
+    memory = {label: key for label, key in memory.items() if any(key in row for row in results["results"])}
+    lines = [["network", "batch", "projects every", "rule", *ways, *memory]]
     for row in results["results"]:
         period = f"{row['period']} steps" if row["period"] > 1 else "step"
         costs = [f"{row['overhead_percent'][way]:+.2f}%" if way in row["overhead_percent"] else "" for way in ways]
-        held = f"{row['held_bytes_per_coupled_byte']:.2f}"
-        lines.append([row["case"].split("-")[0], str(row["batch"]), period, row["rule"], *costs, held])
+        copies = [f"{row[key]:.2f}" if key in row else "" for key in memory.values()]
+        lines.append([row["case"].split("-")[0], str(row["batch"]), period, row["rule"], *costs, *copies])
     about = f"Of a training step on {results['device']}, medians of {results['config']['repeats']} alternating rounds:"
-    return f"{about}\n\n{markdown(lines)}"
+    failures = "".join(f"\n\nNot measured: {what}: {error}" for what, error in results["failed"].items())
+    return f"{about}\n\n{markdown(lines)}{failures}"
 
 
 def sparse_coding(*measured: dict[str, Any]) -> str:

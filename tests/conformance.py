@@ -43,20 +43,20 @@ FLAGGED: dict[str, partial[Any]] = {
 BASES = SIMPLE | FLAGGED
 RULES: tuple[Rule, ...] = ("descent", "paper", "rollback", None)
 
-simple_bases = pytest.mark.parametrize("base", SIMPLE)
+CAPTURABLE = tuple(name for name in BASES if name.endswith("capturable"))
 
 
 def bases_soon(*soon: str, without: tuple[str, ...] = ()) -> pytest.MarkDecorator:
-    """Run a test for every plain base, those not named `soon` among the slow tests."""
-    names = [name for name in SIMPLE if name not in without]
-    return pytest.mark.parametrize(
-        "base", [pytest.param(name, marks=() if name in soon else pytest.mark.slow) for name in names]
-    )
+    """Run a test for every base, those not named `soon` among the slow tests."""
+    marks = {
+        name: ([] if name in soon else [pytest.mark.slow]) + ([needs_cuda] if name in CAPTURABLE else [])
+        for name in BASES
+        if name not in without
+    }
+    return pytest.mark.parametrize("base", [pytest.param(name, marks=marks[name]) for name in marks])
 
 
-all_bases = pytest.mark.parametrize(
-    "base", [pytest.param(name, marks=needs_cuda if name.endswith("capturable") else ()) for name in BASES]
-)
+all_bases = bases_soon(*BASES)
 all_rules = pytest.mark.parametrize("rule", RULES)
 moving_rules = pytest.mark.parametrize("rule", RULES[:-1])
 
@@ -96,7 +96,11 @@ def wrap(base: Optimizer, couplings: list[Coupling], rule: Rule, period: int = 3
 
 def build(base: str, rule: Rule, period: int = 3, **changes) -> tuple[nn.Sequential, CoGD]:
     """Return a model and its wrapped optimizer, the same at every call; `changes` go to every coupling."""
-    model = new_model(rule, base)
+    return around(new_model(rule, base), base, rule, period, **changes)
+
+
+def around(model: nn.Sequential, base: str, rule: Rule, period: int = 3, **changes) -> tuple[nn.Sequential, CoGD]:
+    """Return the model and a wrapped optimizer of its parameters."""
     return model, wrap(BASES[base](model.parameters()), couple(model, **changes), rule, period)
 
 

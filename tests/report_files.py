@@ -1,14 +1,23 @@
 """Results files as the library writes them, tiny and made up."""
 
+import argparse
+import contextlib
+import io
 import json
+import math
+import runpy
+import tempfile
+from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from cogd import toy, toy_report
 from cogd.sparse_coding import ConvDictionaryLearner
 from cogd.sparse_coding.results import write_inpainting
 
+ROOT = Path(__file__).parents[1]
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)> $x^2$ & _a"
 RECIPE = {"epochs": 3, "batch_size": 64, "lr": 0.1, "rule": "none", "order": 1, "scale": 0.001, "flip": False}
 
@@ -97,6 +106,48 @@ def write_pruning(folder, tuned=True):
     (folder / "prune.json").write_text(json.dumps({"target": {"kind": "macs", "share": 0.5}, "distill": "gal"}))
 
 
+def write_benchmark(folder):
+    """Write what `benchmarks/sparse_coding.py` publishes of its parts; a reading of infinity becomes null there."""
+    settings = {"seconds": 9.0, "search_seconds": 8.0, "slots": 1}
+    about = {"versions": {"cogd": "0.1.0"}, "device": "EPYC", "commit": "1234abc", "threads": 2, "siblings": "0"}
+    about |= {"sporco": "0.2.2", "numba": "0.68.1", "cores": [0, 1], "load_before": [0.1, 0.1, 0.1], "took": 12.0}
+    about |= {"settings": settings}
+    cold, warm = [[0.2, 41.0], [0.5, 40.03]], [[0.1, 40.02]]
+    rho = {"rho": 10, "auto": False}
+    parts = {
+        "CoGD-0": {"curve": [[0.1, 90.0], [1.0, 50.0]]},
+        "CoGD-1": {"curve": [[0.1, 91.0], [1.0, 52.0]]},
+        "sporco-0": {"curve": [[0.2, math.inf], [0.5, 80.0], [5.0, 60.0]], "recoded": 58.0},
+        "search": {
+            "learning": [{"rho": 10, "objective": 61.0}],
+            "coding": [{**rho, "seconds": math.inf, "objective": 61.0}],
+        },
+        "coding": {
+            "gap": 1e-3,
+            "optimum": 40.0,
+            "setting": rho,
+            "goal": 40.04,
+            "curves": {"CoGD": {"cold": cold, "warm": warm}, "sporco": {"cold": [[3.0, 41.0]], "warm": cold}},
+        },
+        "scaling": {"rows": [{"side": 100 * n, "seconds": 0.01 * n, "nonzeros": 1200 * n} for n in (1, 2)]},
+    }
+    options = argparse.Namespace(**settings, threads=2, sets=["fruit"], seeds=[0, 1], results=folder)
+    with tempfile.TemporaryDirectory() as parts_folder:
+        for name, part in parts.items():
+            Path(parts_folder, f"fruit-{name}.json").write_text(json.dumps({**about, **part}))
+        benchmark = script("benchmarks/sparse_coding.py")
+        with contextlib.redirect_stdout(io.StringIO()):
+            benchmark["publish"](benchmark["Files"](Path(parts_folder)), options)
+
+
+def script(name):
+    """Return what a script outside of the package defines, without running it."""
+    path = ROOT / name
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(path.parent)
+        return runpy.run_path(str(path))
+
+
 def write_everything(folder):
     """Write results of every kind, and files that are no results."""
     write_trainings(folder)
@@ -108,11 +159,7 @@ def write_everything(folder):
     (folder / "notes.txt").write_text("mine")
     (folder / "other.json").write_text('{"mine": 1}')
     Image.new("L", (4, 4)).save(folder / "unrelated.png")
-    benchmark = {
-        "versions": {"cogd": "0.1.0"}, "machine": "x86_64", "seeds": [0], "seconds": 9.0, "sporco_setting": {"rho": 10},
-        "curves": {"CoGD": [[[0.1, 90.0], [1.0, 50.0]]], "sporco": [[[0.5, 80.0], [5.0, 60.0]]]},
-        "coding": {"optimum": [[0.0, 40.0]], "CoGD": [[0.5, 40.01]], "sporco": [[3.0, 41.0]]},
-    }  # fmt: skip
-    (folder / "sparse_coding_fruit.json").write_text(json.dumps(benchmark))
-    table = {"versions": {}, "config": {"repeats": 5}, "results": [{"case": "resnet18", "overhead_percent": 0.61}]}
+    write_benchmark(folder)
+    row = {"case": "resnet18", "overhead_percent": {"whole steps": 0.61}, "rounds": [1.0, 2.0]}
+    table = {"versions": {}, "config": {"repeats": 5}, "results": [row], "speed": {"images": 50, "rows": [row]}}
     (folder / "overhead.json").write_text(json.dumps(table))

@@ -49,13 +49,15 @@ def test_a_base_without_lr_is_refused():
         def __init__(self, params):
             super().__init__(params, {})
 
-    with pytest.raises(ValueError, match=r"^every parameter group of base needs an 'lr'; WithoutRate has one"):
+    with pytest.raises(ValueError, match=r"^every parameter group of base needs an 'lr'; WithoutRate has one .* Set"):
         CoGD(WithoutRate([parameter(2)]), [])
 
 
 @pytest.mark.parametrize("order", [0, -1, 1.0, 2.5, True, "1", None, math.nan])
 def test_a_wrong_order_is_refused(order):
-    with pytest.raises(ValueError, match=r"^order must be an integer >= 1, the exponent of the kernel; got") as refusal:
+    with pytest.raises(
+        ValueError, match=r"^order must be an integer >= 1, the exponent of the kernel; got .* give 1"
+    ) as refusal:
         optimizer(coupling(), order=order)
     assert repr(order) in str(refusal.value)
 
@@ -104,6 +106,15 @@ def test_what_is_no_coupling_is_refused(wrong):
         CoGD(torch.optim.SGD([parameter(2)], lr=0.1), [wrong])
 
 
+@pytest.mark.parametrize("wrong", [None, coupling(), 3])
+def test_couplings_that_are_no_list_are_refused(wrong):
+    told = (
+        r"^couplings must be a list of Coupling objects; got \w+\. For one coupling write \[coupling\], for none \[\]"
+    )
+    with pytest.raises(TypeError, match=told):
+        CoGD(torch.optim.SGD([parameter(2)], lr=0.1), wrong)
+
+
 @pytest.mark.parametrize("side", ["sparse", "partner"])
 def test_a_tensor_that_the_base_does_not_own_is_refused(side):
     stray = coupling()
@@ -144,8 +155,18 @@ def test_a_side_without_coordinates_is_refused(side, shape):
 @pytest.mark.parametrize("side", ["sparse", "partner"])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
 def test_a_side_that_is_not_floating_point_is_refused(side, dtype):
-    with pytest.raises(TypeError, match=rf"^{side} must hold real floating-point numbers; got {dtype}"):
+    with pytest.raises(TypeError, match=rf"^{side} must hold real floating-point numbers; got {dtype}. Convert"):
         coupling(**{side: parameter(4, 4, dtype=dtype)})
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state:UserWarning")
+@pytest.mark.parametrize("side", ["sparse", "partner"])
+@pytest.mark.parametrize("compressed", [torch.Tensor.to_sparse, torch.Tensor.to_sparse_csr])
+def test_a_side_that_is_not_dense_is_refused(side, compressed):
+    with pytest.raises(
+        TypeError, match=rf"^{side} must be dense; got layout torch\.sparse_\w+\. Convert it by to_dense"
+    ):
+        coupling(**{side: nn.Parameter(compressed(torch.ones(4, 4)))})
 
 
 @pytest.mark.parametrize("side", ["sparse", "partner"])
@@ -159,6 +180,13 @@ def test_sides_with_different_numbers_of_slices_are_refused():
     told = r"^sparse has 4 slices along sparse_dim=0 \(shape \(4, 2\)\), partner 3 along partner_dim=0 .* Set the dim"
     with pytest.raises(ValueError, match=told):
         coupling(partner_dim=0)
+
+
+def test_sides_on_different_devices_are_refused():
+    with pytest.raises(
+        ValueError, match=r"^sparse is on meta, partner on cpu; they must be on one device\. Move the mo"
+    ):
+        coupling(sparse=nn.Parameter(torch.ones(4, 2, device="meta")))
 
 
 def test_a_tensor_coupled_with_itself_is_refused():
@@ -208,7 +236,9 @@ def test_a_finder_that_finds_nothing_says_what_it_looked_for(find, model):
 
 @pytest.mark.parametrize("active", [-0.1, 1.5, math.nan, "0.5", None, True])
 def test_a_wrong_share_of_active_channels_is_refused(active):
-    with pytest.raises(ValueError, match=r"^active must be the share of channels .* from 0 to 1; got") as refusal:
+    with pytest.raises(
+        ValueError, match=r"^active must be the share of channels .* from 0 to 1; got .* 95% is 0\.95"
+    ) as refusal:
         couple_conv_norm(conv_norm(), active=active)
     assert repr(active) in str(refusal.value)
 
@@ -218,6 +248,31 @@ def test_a_misspelt_parameter_name_is_answered_with_those_near_it():
         ValueError, match=r"^pairs names '1\.wieght', not a parameter of this Sequential; .*'1\.weight'"
     ):
         couple_named(factors(), [("1.wieght", "2.weight")])
+
+
+@pytest.mark.parametrize(
+    ("pairs", "at"),
+    [
+        (["1.weight"], 0),
+        ("12", 0),
+        ([("1.weight", "2.weight"), ("1.weight",)], 1),
+        ([("1.weight", "2.weight", "2.bias")], 0),
+        ({"1.weight": "2.weight"}, 0),
+        (None, 0),
+    ],
+)
+def test_pairs_that_are_no_pairs_are_refused(pairs, at):
+    with pytest.raises(TypeError, match=rf"^pairs must hold tuples \(sparse name, partner name\); pairs\[{at}\] is "):
+        couple_named(factors(), pairs)
+
+
+@pytest.mark.parametrize("find", [couple_conv_norm, couple_factors])
+@pytest.mark.parametrize("inputs", [torch.ones(2, 2, 4, 4), {"x": torch.ones(2)}, 3])
+def test_example_inputs_that_are_no_tuple_are_refused(find, inputs):
+    """A tensor would be unpacked along its batch."""
+    told = rf"^example_inputs must be a tuple of .* got {type(inputs).__name__}\. For one input write \(input,\)"
+    with pytest.raises(TypeError, match=told):
+        find(factors(), example_inputs=inputs)
 
 
 @pytest.mark.parametrize("pairs", [[], {}])

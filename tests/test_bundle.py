@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from cogd import CoGD, Coupling, Quantile, bundle, couple_conv_norm
 from cogd.bundle import bundled
@@ -102,3 +104,56 @@ def test_another_coupling_of_a_kind_costs_few_operations(rule):
 
     assert operations(LAYERS) - operations(LAYERS - 1) <= 8  # to hold both tensors and write one
     assert operations(LAYERS) <= operations(1) + 8 * LAYERS
+
+
+class Live(TorchDispatchMode):
+    """Follows how many bytes live at most of what was made since."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes: dict[StorageWeakRef, int] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        given = {StorageWeakRef(tensor.untyped_storage()) for tensor in tensors_in((args, kwargs))}
+        made = {StorageWeakRef(tensor.untyped_storage()): tensor for tensor in tensors_in(result)}
+        self.bytes |= {of: tensor.untyped_storage().nbytes() for of, tensor in made.items() if of not in given}
+        self.bytes = {of: count for of, count in self.bytes.items() if not of.expired()}
+        self.peak = max(self.peak, sum(self.bytes.values()))
+        return result
+
+
+def tensors_in(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("rule", "project", "shapes", "partner_dim"),
+    [
+        ("paper", "partner", [((64,), (64, 64, 3, 3))] * 6, 0),
+        ("paper", "partner", [((512,), (512, 400))], 0),  # a kernel of one number: beta is as large as the partner
+        ("paper", "partner", [((512,), (400, 512))], 1),
+        ("rollback", "partner", [((64,), (64, 3000))], 0),
+        ("descent", "sparse", [((64, 3000), (2, 64))], 1),
+        ("descent", "sparse", [((64, 1500), (20, 64, 75))], 1),
+        ("rollback", "sparse", [((30, 6400), (30,))], 0),
+    ],
+)
+@pytest.mark.parametrize("order", [1, 2])
+def test_a_step_takes_two_copies_of_what_is_coupled(rule, project, shapes, partner_dim, order, dtype, monkeypatch):
+    monkeypatch.setattr(bundle, "LARGEST", 2**12)
+    pairs = [[nn.Parameter(torch.randn(shape).to(dtype)) for shape in sides] for sides in shapes]
+    found = [Coupling(x, A, partner_dim=partner_dim, project=project) for x, A in pairs]
+    strength: dict[str, Any] = {} if rule == "rollback" else {"order": order}
+    sides = [side for pair in pairs for side in pair]
+    optimizer = CoGD(torch.optim.SGD(sides, lr=0.1, foreach=False), found, rule=rule, **strength)
+    for side in sides:
+        side.grad = torch.randn_like(side)
+    with Live() as live:
+        for _ in range(3):
+            optimizer.step()
+    assert sum(stat.opened for stat in optimizer.last_stats) > 0
+    at_a_time = 4 * max(2**12, *(x.numel() // len(x) for x, _ in pairs))
+    assert live.peak <= 2 * sum(side.nbytes for side in sides) + 7 * at_a_time

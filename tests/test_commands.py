@@ -1,7 +1,9 @@
 """What holds for every command, whichever there are."""
 
 import json
+import math
 import os
+import re
 import resource
 import shlex
 import subprocess
@@ -52,15 +54,32 @@ def test_help_fits_and_says_what_every_option_is(name):
     assert max(len(line) for line in done.stdout.splitlines() if line.strip().startswith("cogd ")) <= 100
 
 
+WITHOUT_DEVICE = {
+    "beale": "two numbers are quicker on the CPU",
+    "compare": "reads results",
+    "demo": "each part takes what is there",
+    "doctor": "says which there are",
+    "export": "is checked where files are run, on the CPU",
+    "report": "reads results",
+    "show": "reads a dictionary",
+}
+WITHOUT_SEED = {
+    **WITHOUT_DEVICE,
+    "denoise": "nothing is random",
+    "evaluate": "nothing is random",
+    "latency": "time depends on no chance that a seed decides",
+    "reconstruct": "nothing is random",
+}
+
+
 @every_command
 def test_common_options_have_one_meaning(name):
     has = options(name)
-    assert {"--json", "--quiet", "-q", "--debug"} <= set(has)
-    assert ("-o" in has) == ("--output" in has)
-    if "--device" in has:
-        assert has["--device"].default is Device.auto
-    if "--seed" in has:
-        assert has["--seed"].default == 0
+    assert {"--json", "--quiet", "-q", "--debug", "--output", "-o"} <= set(has)
+    assert ("--device" in has) == (name not in WITHOUT_DEVICE)
+    assert ("--seed" in has) == (name not in WITHOUT_SEED)
+    assert "--device" not in has or has["--device"].default is Device.auto
+    assert "--seed" not in has or has["--seed"].default == 0
 
 
 @every_command
@@ -93,6 +112,11 @@ def answer(seed: Seed = 0, device: OnDevice = Device.auto, quiet: Quiet = False)
     return Answer({"seed": seed, "device": device, "path": doctor.__file__}, f"the seed is {seed}", exit_code=seed)
 
 
+def unbounded() -> Answer:
+    """Answer with numbers that are not finite."""
+    return Answer({"deviation": math.nan, "most": -math.inf}, "")
+
+
 def fail(kind: str) -> Answer:
     """Fail."""
     raises = {
@@ -110,6 +134,7 @@ def own():
     app = typer.Typer(cls=errors.Commands, rich_markup_mode=None, pretty_exceptions_enable=False)
     add(app, answer)
     add(app, fail)
+    add(app, unbounded)
     return app
 
 
@@ -120,6 +145,15 @@ def test_answers_for_people_and_for_machines(own):
     assert (done.exit_code, done.stderr) == (3, "")
     assert json.loads(done.stdout) == {"seed": 3, "device": "cpu", "path": doctor.__file__}
     assert cogd("answer", "--device", "tpu", app=own).exit_code == 2
+
+
+def test_an_answer_goes_into_a_file_too_and_holds_nothing_that_json_does_not(own, tmp_path):
+    file = tmp_path / "new" / "answer.json"
+    assert cogd("answer", "-o", file, app=own).stdout == "the seed is 0\n"
+    assert json.loads(file.read_text())["seed"] == 0
+    assert cogd("answer", "-o", tmp_path, app=own).exit_code == 2
+    done = cogd("unbounded", "--json", app=own)
+    assert json.loads(done.stdout, parse_constant=pytest.fail) == {"deviation": None, "most": None}
 
 
 @pytest.mark.parametrize(
@@ -172,6 +206,22 @@ def test_doctor_fails_where_something_is_missing_or_too_old(monkeypatch):
     assert done.exit_code == 1
     assert "numpy needs >=999" in done.stdout
     assert "no-such-package missing" in done.stdout
+
+
+def test_doctor_says_that_torch_is_missing(monkeypatch):
+    from importlib.metadata import PackageNotFoundError, version
+
+    def without_torch(name):
+        if name == "torch":
+            raise PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setitem(sys.modules, "torch", None)  # importing it fails
+    monkeypatch.setattr("importlib.metadata.version", without_torch)
+    done = cogd("doctor")
+    assert done.exit_code == 1
+    assert re.search(r"result +torch missing", done.stdout)
+    assert json.loads(cogd("doctor", "--json").stdout)["threads"] is None
 
 
 # In processes of their own

@@ -12,9 +12,11 @@ import pytest
 import torch
 from conformance import (
     BASES,
+    CAPTURABLE,
     SIMPLE,
     all_bases,
     all_rules,
+    around,
     bases_soon,
     batches,
     build,
@@ -24,6 +26,7 @@ from conformance import (
     identical,
     loss_of,
     moving_rules,
+    needs_cuda,
     new_model,
     step_with_closure,
     step_without_closure,
@@ -263,11 +266,9 @@ def copy_by_pickle(pair):
 
 @pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")  # torch's, of any such copy
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, copy_by_pickle])
-@all_bases
+@bases_soon(*BASES, without=("lbfgs",))
 @all_rules
 def test_copies_of_model_and_optimizer_go_on_exactly_and_alone(duplicate, base, rule):
-    if base == "lbfgs":
-        pytest.skip("copies of torch's own LBFGS cannot step: its __getstate__ drops what its __init__ computed")
     model, optimizer = build(base, rule)
     train(model, optimizer, DATA[:4])
     twin, twin_optimizer = duplicate((model, optimizer))
@@ -278,6 +279,17 @@ def test_copies_of_model_and_optimizer_go_on_exactly_and_alone(duplicate, base, 
     assert identical(everything(twin, twin_optimizer), everything(model, optimizer))
     twin_optimizer.register_step_post_hook(lambda *_: None)
     assert not {*model.parameters()} & {*twin_optimizer.state}
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, copy_by_pickle])
+@pytest.mark.parametrize("make", [build_bare, build])
+def test_copies_of_lbfgs_cannot_step_wrapped_or_not(make, duplicate):
+    """PyTorch's own __getstate__ drops what its __init__ computed."""
+    model, optimizer = make("lbfgs", "descent")
+    train(model, optimizer, DATA[:4])
+    twin, twin_optimizer = duplicate((model, optimizer))
+    with pytest.raises(AttributeError, match="_params"):
+        train(twin, twin_optimizer, DATA[4:])
 
 
 # Steps
@@ -392,10 +404,7 @@ def scaled_step(model, optimizer, scaler, batch, *, spoil=False):
     scaler.update()
 
 
-SCALABLE = [name for name in BASES if not name.startswith("lbfgs") and not name.endswith("capturable")]
-
-
-@pytest.mark.parametrize("base", SCALABLE)
+@bases_soon(*BASES, without=("lbfgs", *CAPTURABLE))
 @all_rules
 def test_a_gradient_scaler_changes_nothing(base, rule):
     """A power of two scales exactly, fused bases included: they see gradients that were unscaled before."""
@@ -408,7 +417,7 @@ def test_a_gradient_scaler_changes_nothing(base, rule):
     assert identical(everything(scaled, scaled_optimizer), everything(model, optimizer))
 
 
-@pytest.mark.parametrize("base", ["momentum", "sgd-fused", "adam-fused"])
+@bases_soon("momentum", "sgd-fused", "adam-fused", without=("lbfgs", *CAPTURABLE))
 @all_rules
 def test_a_skipped_step_moves_nothing_and_does_not_advance_the_rule(base, rule):
     model, optimizer = build(base, rule)
@@ -468,14 +477,18 @@ def train_compiled(model, optimizer, data, backend, scheduler=None):
         ("aot_eager", "momentum", 3),
         ("aot_eager", "adam", 1),
         pytest.param("inductor", "adam", 1, marks=pytest.mark.slow),
+        *(
+            pytest.param("eager", name, 3, marks=[pytest.mark.slow, *([needs_cuda] if name in CAPTURABLE else [])])
+            for name in BASES
+            if name not in ("momentum", "adam", "lbfgs")
+        ),
     ],
 )
 @all_rules
 def test_a_compiled_step_gives_the_same_numbers(backend, base, rule, period, monkeypatch):
-    model, optimizer = build(base, rule, period)
-    compiled, compiled_optimizer = build(base, rule, period)
-    model.double(), compiled.double()
-    if base == "adam":  # which rounds otherwise once compiled, so that the twin compiles the base alone
+    model, optimizer = around(new_model(rule, base).double(), base, rule, period)
+    compiled, compiled_optimizer = around(new_model(rule, base).double(), base, rule, period)
+    if base != "momentum":  # others may round otherwise once compiled, so that the twin compiles the base alone
         monkeypatch.setattr(optimizer.base, "step", torch.compile(optimizer.base.step, backend=backend))
     train(model, optimizer, DATA)
     train_compiled(compiled, compiled_optimizer, DATA, backend)
@@ -510,6 +523,7 @@ def test_many_couplings_and_a_moving_lr_do_not_recompile_without_end(rule):
     compiled, compiled_optimizer, compiled_scheduler = chain()
     train_compiled(compiled, compiled_optimizer, DATA * 2, "eager", compiled_scheduler)
     assert len(optimizer.last_stats) == 10
+    assert all(entry.opened and entry.correction for entry in optimizer.last_stats)
     torch.testing.assert_close(compiled.state_dict(), model.state_dict(), rtol=0.0, atol=0.0)
 
 
@@ -527,21 +541,22 @@ def test_no_step_waits_for_the_device(rule):
 # Parameters of every kind
 
 
+@bases_soon("momentum", "adam")
 @all_rules
-def test_frozen_parameters_rest_and_the_run_still_resumes(rule):
+def test_frozen_parameters_rest_and_the_run_still_resumes(base, rule):
     def frozen():
-        model = new_model(rule)
+        model = new_model(rule, base)
         coupled = couple(model)
         for p in [*model.parameters()][-2:]:
             p.requires_grad_(False)
-        return model, wrap(BASES["adam"](model.parameters()), coupled, rule)
+        return model, wrap(BASES[base](model.parameters()), coupled, rule)
 
     model, optimizer = frozen()
     before = [p.detach().clone() for p in model.parameters()]
     train(model, optimizer, DATA[:4])
     still = [torch.equal(p, earlier) for p, earlier in zip(model.parameters(), before, strict=True)]
     assert still[-2:] == [True, True]
-    assert not any(still[:-2])
+    assert not still[0]
     saved = through_disk(everything(model, optimizer))
     train(model, optimizer, DATA[4:])
     resumed, resumed_optimizer = frozen()
@@ -551,12 +566,14 @@ def test_frozen_parameters_rest_and_the_run_still_resumes(rule):
     assert identical(everything(resumed, resumed_optimizer), everything(model, optimizer))
 
 
+@bases_soon("sgd", "adam", without=("lbfgs",))  # which reads gradients from its closure alone
 @moving_rules
-def test_a_coupling_rests_while_a_side_has_no_gradient(rule):
-    model, optimizer = build("sgd", rule, period=1)
+def test_a_coupling_rests_while_a_side_has_no_gradient(base, rule):
+    model, optimizer = build(base, rule, period=1)
     (coupling,) = optimizer.couplings
     train(model, optimizer, DATA[:3])
     before = coupling.projected.detach().clone()
+    optimizer.zero_grad()
     loss_of(model, DATA[3]).backward()
     coupling.sparse.grad = coupling.partner.grad = None
     optimizer.step()
@@ -566,13 +583,17 @@ def test_a_coupling_rests_while_a_side_has_no_gradient(rule):
     assert len(optimizer.last_stats) == 1
 
 
-def test_a_tied_parameter_trains_copies_and_resumes():
+@pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")  # torch's, of any such copy
+@bases_soon("momentum", "adam", without=("lbfgs",))  # whose copies cannot step
+def test_a_tied_parameter_trains_copies_and_resumes(base):
     def tied():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Flatten(), *(nn.Linear(32, 32, bias=False) for _ in range(3)), nn.Linear(32, 3))
         model[3].weight = model[1].weight
+        if base in CAPTURABLE:
+            model.cuda()
         coupling = Coupling(model.get_parameter("1.weight"), model.get_parameter("2.weight"), partner_dim=1)
-        return model, CoGD(torch.optim.Adam(model.parameters(), lr=0.01), [coupling], scale=1.0, period=3)
+        return model, CoGD(BASES[base](model.parameters()), [coupling], scale=1.0, period=3)
 
     model, optimizer = tied()
     train(model, optimizer, DATA[:4])
@@ -583,31 +604,36 @@ def test_a_tied_parameter_trains_copies_and_resumes():
     resumed_optimizer.load_state_dict(saved["optimizer"])
     for run in [(model, optimizer), (twin, twin_optimizer), (resumed, resumed_optimizer)]:
         train(*run, DATA[4:])
+        (stats,) = run[1].last_stats
+        assert stats.opened > 0
+        assert stats.correction > 0
     assert twin[3].weight is twin[1].weight
     assert identical(everything(twin, twin_optimizer), everything(model, optimizer))
     assert identical(everything(resumed, resumed_optimizer), everything(model, optimizer))
 
 
-def test_accumulated_gradients_equal_those_of_the_big_batch():
-    whole, whole_optimizer = build("momentum", "descent")
-    parts, parts_optimizer = build("momentum", "descent")
-    whole.double(), parts.double()
+@bases_soon("momentum", "adam", without=("lbfgs",))  # whose closure would accumulate
+@all_rules
+def test_accumulated_gradients_equal_those_of_the_big_batch(base, rule):
+    # In evaluation mode no norm takes statistics of half a batch.
+    whole, whole_optimizer = around(new_model(rule, base).double().eval(), base, rule)
+    parts, parts_optimizer = around(new_model(rule, base).double().eval(), base, rule)
     for batch in DATA:
         step_without_closure(whole, whole_optimizer, batch)
         parts_optimizer.zero_grad()
         for half in zip(*(tensor.chunk(2) for tensor in batch), strict=True):
             (loss_of(parts, half) / 2).backward()
         parts_optimizer.step()
-    # Only the order of the sums differs: some thousand roundings of float64 at most.
-    torch.testing.assert_close(parts.state_dict(), whole.state_dict(), rtol=1e-12, atol=1e-12)
+    # Only the order of the sums differs; bases that divide by a gradient's size magnify the roundings of a small one.
+    torch.testing.assert_close(parts.state_dict(), whole.state_dict(), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("base", [name for name in SIMPLE if name != "lbfgs"])  # which only minimizes
+@bases_soon(*SIMPLE, without=("lbfgs",))  # which only minimizes
 @pytest.mark.parametrize("rule", ["descent", "rollback", None])  # "paper" keeps its printed sign
 def test_maximizing_the_negated_loss_is_minimizing(base, rule):
     model, optimizer = build(base, rule)
     train(model, optimizer, DATA)
-    climber = new_model(rule)
+    climber = new_model(rule, base)
     climbing = wrap(BASES[base](climber.parameters(), maximize=True), couple(climber), rule)
     for batch in DATA:
         climbing.zero_grad()
@@ -617,13 +643,14 @@ def test_maximizing_the_negated_loss_is_minimizing(base, rule):
 
 
 @moving_rules
+@pytest.mark.parametrize("period", [1, 3])
 @pytest.mark.parametrize("with_closure", [False, True])
-def test_a_sparse_gradient_is_refused_before_anything_moves(rule, with_closure):
+def test_a_sparse_gradient_is_refused_before_anything_moves(rule, period, with_closure):
     embedding, linear = nn.Embedding(5, 1, sparse=True), nn.Linear(5, 3, bias=False)
     side: Any = "partner" if rule == "paper" else "sparse"
     coupling = Coupling(embedding.weight, linear.weight, partner_dim=1, project=side, name="words")
     base = torch.optim.SGD([embedding.weight, linear.weight], lr=0.1, momentum=0.9)
-    optimizer = CoGD(base, [coupling], rule=rule)
+    optimizer = CoGD(base, [coupling], rule=rule, period=period)
     before = [p.detach().clone() for p in (embedding.weight, linear.weight)]
 
     def closure():
@@ -635,3 +662,62 @@ def test_a_sparse_gradient_is_refused_before_anything_moves(rule, with_closure):
         optimizer.step(closure if with_closure else closure() and None)
     assert identical([embedding.weight.detach(), linear.weight.detach()], before)
     assert not base.state
+
+
+# The state as one mapping
+
+
+@pytest.mark.parametrize("base", ["sgd", "momentum", "adagrad"])
+@all_rules
+def test_reading_the_state_leaves_the_bases_alone(base, rule):
+    model, optimizer = build(base, rule)
+    for steps in (0, 1, 3):
+        train(model, optimizer, DATA[:steps])
+        before = dict(optimizer.base.state)
+        known = {p for p in model.parameters() if p in before or optimizer.memory_of(p)}
+        for p in model.parameters():
+            assert (p in optimizer.state) == (p in known)
+            assert identical(dict(optimizer.state[p]), {**before.get(p, {}), **optimizer.memory_of(p)})
+            assert (optimizer.state.get(p) is None) == (p not in known)
+        assert {*optimizer.state} == known
+        assert len(optimizer.state) == len(known)
+        assert optimizer.base.state.keys() == before.keys()
+
+
+@moving_rules
+def test_what_is_written_into_the_state_goes_to_its_owner(rule):
+    """Lightning, for one, replaces every entry when it moves an optimizer to a device."""
+    model, optimizer = build("momentum", rule)
+    train(model, optimizer, DATA[:4])
+    before = everything(model, optimizer)
+    for entries in optimizer.state.values():
+        for name, value in entries.items():
+            entries[name] = value.clone() if isinstance(value, torch.Tensor) else value
+    assert identical(everything(model, optimizer), before)
+    for parameter, entries in optimizer.state.items():
+        optimizer.state[parameter] = entries
+    assert identical(everything(model, optimizer), before)
+    assert all(entries.keys() == {"momentum_buffer"} for entries in optimizer.base.state.values())
+    stray = nn.Parameter(torch.ones(2))
+    optimizer.state[stray]["note"] = 1
+    assert optimizer.base.state[stray] == {"note": 1}
+    del optimizer.state[stray]["note"]
+    assert optimizer.base.state[stray] == {}
+
+
+@pytest.mark.parametrize("base", ["sgd", "momentum", "adam"])
+@moving_rules
+def test_clearing_the_state_starts_base_and_rule_afresh(base, rule):
+    model, optimizer = build(base, rule)
+    optimizer.state.clear()
+    train(model, optimizer, DATA[:5])
+    optimizer.state.clear()
+    assert not optimizer.state
+    assert not optimizer.base.state
+    fresh, fresh_optimizer = build(base, rule)
+    fresh.load_state_dict(model.state_dict())
+    for run in (model, optimizer), (fresh, fresh_optimizer):
+        train(*run, DATA[5:])
+    assert identical(everything(model, optimizer), everything(fresh, fresh_optimizer))
+    with pytest.raises(KeyError):
+        del optimizer.state[nn.Parameter(torch.ones(2))]

@@ -161,6 +161,31 @@ def test_factors_in_a_chain_are_coupled_pairwise_and_activations_part_them():
     assert names(couple_factors(model)) == {"0.weight * 1.weight", "1.weight * 2.weight"}
 
 
+class Reused(nn.Module):
+    """A square layer that feeds itself and then a second, before a pair of others."""
+
+    def __init__(self):
+        super().__init__()
+        self.square, self.after = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.down, self.up = nn.Linear(4, 2), nn.Linear(2, 4)
+
+    def forward(self, x):
+        return self.up(self.down(self.after(self.square(self.square(x))).relu()))
+
+
+@pytest.mark.parametrize("example_inputs", [None, (torch.randn(2, 4),)], ids=["traced", "run"])
+def test_a_layer_that_feeds_itself_does_not_keep_others_apart(example_inputs):
+    assert names(couple_factors(Reused(), example_inputs=example_inputs)) == {"down.weight * up.weight"}
+
+
+def test_a_linear_layer_does_not_read_a_convolutions_channels():
+    """It acts on the last dimension, of 8 columns here, whatever the 8 channels are."""
+    image = torch.randn(1, 3, 10, 10)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Linear(8, 8), nn.Linear(8, 2), nn.Conv2d(8, 8, 1))
+    assert model(image).shape == (1, 8, 8, 2)
+    assert names(couple_factors(model)) == {"1.weight * 2.weight"}
+
+
 def test_a_wrapped_model_is_looked_into():
     assert names(couple_conv_norm(nn.DataParallel(Residual()))) == RESIDUAL_PAIRS
 
@@ -183,4 +208,9 @@ def test_blocks_put_coordinates_first_and_come_back(sparse_dim, partner_dim, pro
     projected, dim = (coupling.projected, sparse_dim if project == "sparse" else partner_dim)
     blocks = coupling.projected_blocks(projected)
     assert torch.equal(blocks[3].flatten(), projected.select(dim, 3).flatten())
-    assert torch.equal(coupling.from_projected_blocks(blocks), projected)
+    assert torch.equal(coupling.projected_blocks(projected, slice(3, 5)), blocks[3:5])
+    before = projected.clone()
+    coupling.put(-blocks[3:5], slice(3, 5))
+    assert torch.equal(projected.narrow(dim, 3, 2), -before.narrow(dim, 3, 2))
+    coupling.put(-coupling.projected_blocks(projected)[3:5], slice(3, 5))
+    assert torch.equal(projected, before)

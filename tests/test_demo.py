@@ -1,5 +1,9 @@
 """The demonstration at a tiny size: what it leaves, that it goes on, and how it is interrupted."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
@@ -49,4 +53,40 @@ def test_it_leaves_one_report_and_goes_on_from_what_is_there(tiny, tmp_path, mon
 
     third = run(tmp_path / "d")
     assert third.stdout == second.stdout
+    assert "another version" not in third.stderr
     assert len(calls) == 2
+
+
+def test_what_another_version_left_is_made_again(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "PARTS", {"Beale's function": demo.follow_paths})
+    run(tmp_path)
+    (tmp_path / "mine.txt").touch()
+    written = (tmp_path / "beale.json").read_text()
+    monkeypatch.setattr(demo, "SIDE", 5)
+    again = run(tmp_path)
+    assert again.exit_code == 0, again.output
+    assert "is of another version of the demonstration, which runs again" in again.stderr
+    assert (tmp_path / "beale.json").read_text() != written
+    assert (tmp_path / "mine.txt").exists()
+
+
+OFFLINE = """
+import socket, sys
+
+def refused(*_):
+    raise OSError("the network is refused")
+
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refused
+from cogd.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+def test_the_whole_takes_four_minutes_at_most_and_no_network(tmp_path):
+    own = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}  # the tests' single thread
+    command = [sys.executable, "-c", OFFLINE, "demo", "-o", str(tmp_path)]
+    done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 6
+    assert (tmp_path / "report.html").read_text().count("<h2") == 6

@@ -92,6 +92,9 @@ def test_data_parallel_ranks_agree_bit_for_bit_and_with_a_single_process(case, r
     base, rule, _ = CASES[case]
     model, optimizer = new_run(base, rule)
     train(model, optimizer, DATA)
+    if rule is not None:
+        assert sum(entry.opened for entry in optimizer.last_stats) > 0
+        assert optimizer.last_stats[0].correction > 0
     assert identical(ranks[0][case], ranks[1][case])
     # Only the order of the sums over the batch differs.
     torch.testing.assert_close(ranks[0][case], everything(model, optimizer), rtol=1e-9, atol=1e-12)

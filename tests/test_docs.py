@@ -1,5 +1,6 @@
 """The documentation as it is built: complete, nothing from elsewhere, and as a reader meets it in a browser."""
 
+import doctest
 import html
 import os
 import re
@@ -7,6 +8,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,11 @@ from cogd.cli import app
 ROOT = Path(__file__).parents[1]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOOKS = runpy.run_path(str(ROOT / "docs/hooks.py"))
-PUBLIC = [home for module in HOOKS["PUBLIC"] for home in HOOKS["public_names"](module).values()]
+PUBLIC = {
+    home: getattr(import_module(module), name)
+    for module in HOOKS["PUBLIC"]
+    for name, home in HOOKS["public_names"](module).items()
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +61,13 @@ def test_results_files_are_in_the_site(site):
 def test_every_public_name_is_in_the_reference(pages):
     anchors = {anchor for text in pages.values() for anchor in re.findall(r'id="(cogd\.[\w.]+)"', text)}
     assert len(PUBLIC) > 50
-    assert set(PUBLIC) - anchors == set()
+    assert PUBLIC.keys() - anchors == set()
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_has_an_example(name):
+    """The examples themselves run with the tests, as doctests."""
+    assert doctest.DocTestParser().get_examples(PUBLIC[name].__doc__ or "")
 
 
 def test_every_command_is_on_the_page_of_the_command_line(pages):
@@ -69,6 +81,16 @@ def test_every_command_is_on_the_page_of_the_command_line(pages):
 def test_a_page_for_users_holds_its_script(pages, name):
     shown = html.unescape(re.sub("<[^>]*>", "", pages[f"{name}.html"]))
     assert (ROOT / f"examples/{name}.py").read_text() in shown
+
+
+def test_what_the_page_on_extending_shows_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs/extending.md").read_text()
+    sections = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", page, flags=re.DOTALL | re.MULTILINE))
+    assert list(sections) == ["A coupling", "A solver", "A network"]
+    for name, text in sections.items():
+        (snippet,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+        exec(compile(snippet, f"extending.md, {name}", "exec"), {"__name__": name})
 
 
 def test_every_page_of_results_is_in_the_navigation(pages):
@@ -88,8 +110,9 @@ def test_pages_in_a_browser_ask_for_nothing_and_fit(site, width):
         page = browser.new_page(viewport={"width": width, "height": 900})
         page.on("console", lambda message: heard.append(message.text))
         page.on("request", lambda request: heard.append(request.url) if "file:" not in request.url else None)
-        for name in ("index.html", "method.html", "when.html", "results/beale.html", "api/cogd.html", "commands.html"):
-            page.goto((site / name).as_uri())
+        for path in sorted(set(site.rglob("*.html")) - {site / "404.html"}):  # which a server alone can show
+            name = path.relative_to(site).as_posix()
+            page.goto(path.as_uri())
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         browser.close()
     assert heard == []

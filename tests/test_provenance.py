@@ -1,6 +1,7 @@
 """What a results file says of where its numbers come from."""
 
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def module(tmp_path, monkeypatch):
 def test_versions_are_those_of_the_running_packages():
     versions = provenance()["versions"]
     assert (versions["torch"], versions["cogd"]) == (torch.__version__, version("cogd"))
+
+
+def test_the_command_says_nothing_of_where_this_machine_keeps_things(monkeypatch):
+    root = Path(cogd.provenance.__file__).resolve().parents[2]
+    data = ["--data=/home/me/photos", "--runs", f"{root}/runs/a b", "-n", "3", "folder:/mnt/x.zip"]
+    monkeypatch.setattr(sys, "argv", [f"{root}/experiments/table.py", *data])
+    said = "python experiments/table.py --data=photos --runs 'runs/a b' -n 3 folder:x.zip"
+    assert provenance()["command"] == said
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(sys, "argv", ["experiments/table.py"])
+    assert provenance()["command"] == "python experiments/table.py"
+    monkeypatch.setattr(sys, "argv", ["-c"])
+    assert provenance()["command"] is None
 
 
 def test_the_commit_is_the_checkouts_and_marked_where_the_code_differs(module, monkeypatch):

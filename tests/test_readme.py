@@ -1,14 +1,11 @@
-"""The README's examples run, its numbers are those of the results files, and every public name has an example."""
+"""The README's examples run, and its numbers are those of the results files."""
 
-import doctest
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-import cogd
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -26,8 +23,3 @@ def test_the_examples_run_in_order(capsys, tmp_path, monkeypatch):
 
 def test_the_numbers_are_those_of_the_results_files():
     subprocess.run([sys.executable, ROOT / "experiments/readme.py", "--check"], check=True)
-
-
-@pytest.mark.parametrize("name", [name for name in cogd.__all__ if not name.startswith("_")])
-def test_every_public_name_has_an_example(name):
-    assert doctest.DocTestParser().get_examples(getattr(cogd, name).__doc__)

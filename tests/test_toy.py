@@ -1,6 +1,7 @@
 """The baseline problem: F, its minima, paths, how they are judged, and the experiment at a tiny size."""
 
 import json
+import math
 import runpy
 import subprocess
 import sys
@@ -28,6 +29,18 @@ COORDINATED = [("descent", 1, 1e-3), ("paper", 2, 0.1), ("descent", 3, 1.0), ("r
 )
 def test_objective_by_hand(x1, x2, expected):
     assert float(toy.objective(*toy.positions([(x1, x2)])[0])) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_papers_constants():
+    """Rates 0.001, 0.005, 0.1, the gate open where |x1| < 1 and |x2| >= 0.5; momentum and start are ours."""
+    assert toy.LEARNING_RATES == {"sgd": 0.001, "momentum": 0.005, "adam": 0.1}
+    momentum = {name: toy.base_optimizer(name, [torch.zeros(1)], 0.1).defaults.get("momentum") for name in OPTIMIZERS}
+    assert momentum == {"sgd": 0.0, "momentum": 0.9, "adam": None}
+    below_1, below_half = math.nextafter(1.0, 0.0), math.nextafter(0.5, 0.0)
+    starts = toy.positions([(below_1, 0.5), (-below_1, -0.5), (1.0, 0.5), (-1.0, 0.5), (below_1, below_half)])
+    assert toy.gate_open(starts).tolist() == [True, True, False, False, False]
+    assert toy.gate_open(toy.positions([toy.START])).item()
+    assert toy.START == (0.5, 1.5)
 
 
 def test_derivatives_equal_finite_differences():

@@ -3,18 +3,20 @@
 import argparse
 import importlib.util
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+SCRIPT = Path(__file__).parents[1] / "benchmarks/training.py"
+
 
 @pytest.fixture
 def bench():
     """Return the script as a module."""
-    spec = importlib.util.spec_from_file_location(
-        "training_bench", Path(__file__).parents[1] / "benchmarks/training.py"
-    )
+    spec = importlib.util.spec_from_file_location("training_bench", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -48,3 +50,17 @@ def test_what_the_time_does_not_suffice_for_is_said(bench):
     assert bench.attempt(lambda: pytest.fail("begun too late"), deadline=time.monotonic()) == {
         "left_out": "the time was over"
     }
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_quick_benchmark_measures_everything(tmp_path):
+    command = [sys.executable, SCRIPT, "--quick", "--seconds", "500", "-o", tmp_path / "report.json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["not_measured"] == {}
+    expected = {"cogd", "cogd, rule paper", "cogd, rule rollback", "cogd, again", "plain loop", "cogd, saving"}
+    assert set(report["results"]) == {*expected, "cogd, 2 processes"}
+    assert all(figures["images_per_second"] > 0 for figures in report["results"].values())
+    assert set(report["cogd_overhead"]) == {"paper", "rollback"}

@@ -10,14 +10,14 @@ from torch import Tensor
 from cogd import projection
 from cogd.coupling import Coupling, threshold_value
 
-LARGEST = 2**22  # numbers in a bundle's partners; past that their size takes the time, and copies take memory
+LARGEST = 5 * 2**19  # numbers computed at a time; past that their size takes the time, and results between memory
 
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
     """Couplings of equal shapes, thresholds and learning rate; their blocks stand one below the other.
 
-    Blocks are shaped as in `cogd.projection`, with a row for each coordinate of each coupling.
+    Blocks are shaped as in `cogd.projection`, with a row for each coordinate `of` each coupling that is asked for.
     """
 
     couplings: tuple[Coupling, ...]
@@ -27,51 +27,69 @@ class Bundle:
         """Whether the shapes are still equal: removing channels changes them under a running optimizer."""
         return len({(c.sparse.shape, c.partner.shape) for c in self.couplings}) == 1
 
-    def sparse(self, values: Callable[[Tensor], Tensor]) -> Tensor:
+    def parts(self) -> list[slice]:
+        """Return the coordinates in slices of at most `LARGEST` numbers, to compute one after the other."""
+        coordinates = self.couplings[0].size
+        length = max(1, LARGEST * coordinates // sum(map(_numbers, self.couplings)))
+        return [slice(j, j + length) for j in range(0, coordinates, length)]
+
+    def sparse(self, values: Callable[[Tensor], Tensor], of: slice) -> Tensor:
         """Return the blocks of what `values` says for each sparse tensor."""
-        return _one_below_the_other([c.sparse_blocks(values(c.sparse)) for c in self.couplings])
+        return _joined([c.sparse_blocks(values(c.sparse), of) for c in self.couplings])
 
-    def partner(self, values: Callable[[Tensor], Tensor]) -> Tensor:
+    def partner(self, values: Callable[[Tensor], Tensor], of: slice) -> Tensor:
         """Return the blocks of what `values` says for each partner."""
-        return _one_below_the_other([c.partner_blocks(values(c.partner)) for c in self.couplings])
+        return _joined([c.partner_blocks(values(c.partner), of) for c in self.couplings])
 
-    def projected(self, values: Callable[[Tensor], Tensor]) -> Tensor:
+    def projected(self, values: Callable[[Tensor], Tensor], of: slice) -> Tensor:
         """Return the blocks of what `values` says for each projected tensor."""
-        return _one_below_the_other([c.projected_blocks(values(c.projected)) for c in self.couplings])
+        return _joined([c.projected_blocks(values(c.projected), of) for c in self.couplings])
 
-    def put(self, blocks: Tensor) -> None:
+    def put(self, blocks: Tensor, of: slice) -> None:
         """Write blocks into the projected tensors."""
         for coupling, rows in zip(self.couplings, self.apart(blocks), strict=True):
-            coupling.projected.copy_(coupling.from_projected_blocks(rows))
+            coupling.put(rows, of)
 
     def apart(self, blocks: Tensor) -> Tensor:
         """Return blocks with the couplings told apart by a first dimension."""
         return blocks.unflatten(0, (len(self.couplings), -1))
 
-    def is_open(self, x: Tensor, A: Tensor) -> Tensor:
-        """Return each coordinate's gate, by the thresholds of its own coupling.  [Eqs. bch2, sign_function]"""
-        of_kind = self.couplings[0]
-        x_norms, A_norms = self.apart(projection.block_norms(x)), self.apart(projection.block_norms(A))
-        alpha_x = threshold_value(of_kind.sparse_threshold, x_norms)
-        alpha_A = threshold_value(of_kind.partner_threshold, A_norms)
-        return projection.is_open(x_norms, A_norms, alpha_x, alpha_A).flatten()
+    def is_open(self, x_norms: list[Tensor], A_norms: list[Tensor]) -> Tensor:
+        """Return each coupling's gates (couplings, J), by its own thresholds, from the norms of all parts.
 
-    def with_gradients(self) -> "Bundle | None":
+        [Eqs. bch2, sign_function]
+        """
+        of_kind = self.couplings[0]
+        R_x, R_A = (_joined([self.apart(part) for part in norms], 1) for norms in (x_norms, A_norms))
+        alpha_x = threshold_value(of_kind.sparse_threshold, R_x)
+        alpha_A = threshold_value(of_kind.partner_threshold, R_A)
+        return projection.is_open(R_x, R_A, alpha_x, alpha_A)
+
+    def with_gradients(self) -> "Bundle":
         """Return those couplings of which both sides have a gradient."""
-        active = tuple(c for c in self.couplings if c.sparse.grad is not None and c.partner.grad is not None)
-        return Bundle(active) if active else None
+        return Bundle(tuple(c for c in self.couplings if c.sparse.grad is not None and c.partner.grad is not None))
 
 
 def bundled(couplings: Iterable[Coupling], param_groups: Sequence[dict[str, Any]]) -> list[Bundle]:
-    """Return the couplings in bundles of at most `LARGEST` numbers."""
+    """Return the couplings in bundles of at most `LARGEST` numbers, or of one coupling."""
     group_of = {p: i for i, group in enumerate(param_groups) for p in group["params"]}
     kinds: dict[Any, list[list[Coupling]]] = {}
     for coupling in couplings:
         bundles = kinds.setdefault((*_kind(coupling), group_of[coupling.projected]), [[]])
-        if (len(bundles[-1]) + 1) * coupling.partner.numel() > LARGEST:
+        if (len(bundles[-1]) + 1) * _numbers(coupling) > LARGEST:
             bundles.append([])
         bundles[-1].append(coupling)
     return [Bundle(tuple(bundle)) for bundles in kinds.values() for bundle in bundles if bundle]
+
+
+def pieces(tensor: Tensor) -> Sequence[Tensor]:
+    """Return views of a tensor that hold at most `LARGEST` numbers each."""
+    longest = list(tensor.shape).index(max(tensor.shape))
+    return tensor.split(max(1, LARGEST * tensor.shape[longest] // tensor.numel()), longest)
+
+
+def _numbers(coupling: Coupling) -> int:
+    return max(coupling.sparse.numel(), coupling.partner.numel())
 
 
 def _kind(coupling: Coupling) -> tuple[Any, ...]:
@@ -80,5 +98,5 @@ def _kind(coupling: Coupling) -> tuple[Any, ...]:
     return *sides, coupling.sparse_dim, coupling.partner_dim, *policies
 
 
-def _one_below_the_other(blocks: list[Tensor]) -> Tensor:
-    return torch.cat(blocks) if len(blocks) > 1 else blocks[0]
+def _joined(tensors: list[Tensor], dim: int = 0) -> Tensor:
+    return torch.cat(tensors, dim) if len(tensors) > 1 else tensors[0]

@@ -1,7 +1,7 @@
 """What the optimizer refuses at construction, each refusal with the argument, the range, the value and the remedy."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from torch.optim import Optimizer
@@ -21,7 +21,10 @@ def check_base(base: Any) -> None:
         )
     for group in base.param_groups:
         if "lr" not in group:
-            raise ValueError(f"every parameter group of base needs an 'lr'; {type(base).__name__} has one with none.")
+            raise ValueError(
+                f"every parameter group of base needs an 'lr'; {type(base).__name__} has one with none. "
+                "Set group['lr'] to the size of its steps."
+            )
         if group.get("differentiable", False):
             raise ValueError(
                 "base has differentiable=True, but a projection has no gradient; set differentiable=False."
@@ -33,7 +36,9 @@ def check_rule(rule: Any, order: Any, scale: Any, period: Any) -> None:
     if rule not in RULES:
         raise ValueError(f"rule must be one of {', '.join(map(repr, RULES))}; got {rule!r}.")
     if not _is_integer(order) or order < 1:
-        raise ValueError(f"order must be an integer >= 1, the exponent of the kernel; got {order!r}.")
+        raise ValueError(
+            f"order must be an integer >= 1, the exponent of the kernel; got {order!r}. For the derivative give 1."
+        )
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale) or scale < 0:
         raise ValueError(
             f"scale must be a finite number >= 0; got {scale!r}. For the opposite sign choose another rule."
@@ -44,8 +49,14 @@ def check_rule(rule: Any, order: Any, scale: Any, period: Any) -> None:
         raise ValueError(f"rule='rollback' takes no order or scale; got order={order}, scale={scale}. Leave them out.")
 
 
-def check_couplings(couplings: Sequence[Any], base: Optimizer, rule: Any) -> None:
-    """Refuse couplings that are not the base's, project a tensor twice, or have no such rule."""
+def checked_couplings(couplings: Any, base: Optimizer, rule: Any) -> list[Coupling]:
+    """Return the couplings; refuse those that are not the base's, project a tensor twice, or have no such rule."""
+    if not isinstance(couplings, Iterable):
+        raise TypeError(
+            f"couplings must be a list of Coupling objects; got {type(couplings).__name__}. "
+            "For one coupling write [coupling], for none []."
+        )
+    couplings = list(couplings)
     owned = {id(p) for group in base.param_groups for p in group["params"]}
     projected: dict[int, str] = {}
     for i, coupling in enumerate(couplings):
@@ -62,10 +73,11 @@ def check_couplings(couplings: Sequence[Any], base: Optimizer, rule: Any) -> Non
         if earlier != label:
             raise ValueError(f"{earlier} and {label} project the same tensor; keep one of them.")
         _check_fit(label, coupling, rule)
+    return couplings
 
 
 def refuse_sparse_gradients(couplings: Iterable[Coupling]) -> None:
-    """Refuse gradients in a sparse layout, whose absent entries the rule would have to guess."""
+    """Refuse sparse gradients, whose absent entries the rule would have to guess; a dense tensor's are COO if any."""
     for coupling in couplings:
         if any(side.grad is not None and side.grad.is_sparse for side in (coupling.sparse, coupling.partner)):
             raise RuntimeError(f"coupling {coupling.name!r} got a sparse gradient; use dense ones (sparse=False).")

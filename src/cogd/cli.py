@@ -21,8 +21,9 @@ def cogd(
     """Cogradient descent for coupled variables in PyTorch.
 
     `cogd COMMAND --help` has examples of each command. Every command prints JSON with --json, only its result with
-    --quiet, and the traceback of an error with --debug. Progress and errors go to stderr. The exit code is 0, or 1
-    where the command failed, 2 where it cannot be understood, 130 where it was interrupted.
+    --quiet, and the traceback of an error with --debug; -o names what it writes, or a file for that JSON. Progress and
+    errors go to stderr. The exit code is 0, or 1 where the command failed, 2 where it cannot be understood, 130 where
+    it was interrupted.
     """
     if version:
         from cogd import __version__

@@ -31,6 +31,7 @@ class Quantile:
             )
 
 
+ALL = slice(None)  # of the coordinates
 Threshold = float | Literal["mean", "median"] | Quantile
 
 
@@ -94,6 +95,11 @@ class Coupling:
         for side in ("sparse", "partner"):
             _check_side(side, getattr(self, side), getattr(self, f"{side}_dim"))
             _check_threshold(f"{side}_threshold", getattr(self, f"{side}_threshold"))
+        if self.sparse.device != self.partner.device:
+            raise ValueError(
+                f"sparse is on {self.sparse.device}, partner on {self.partner.device}; they must be on one device. "
+                "Move the model there before coupling its parameters."
+            )
         if self.sparse.shape[self.sparse_dim] != self.partner.shape[self.partner_dim]:
             raise ValueError(
                 f"sparse has {self.sparse.shape[self.sparse_dim]} slices along sparse_dim={self.sparse_dim} "
@@ -112,29 +118,30 @@ class Coupling:
         """The tensor that the rule moves."""
         return self.sparse if self.project == "sparse" else self.partner
 
-    def sparse_blocks(self, tensor: Tensor) -> Tensor:
+    def sparse_blocks(self, tensor: Tensor, of: slice = ALL) -> Tensor:
         """Return a tensor shaped like the sparse side as (coordinates, numbers of each)."""
-        return tensor.movedim(self.sparse_dim, 0).flatten(1) if tensor.ndim > 1 else tensor.unsqueeze(1)
+        rows = tensor.movedim(self.sparse_dim, 0)[of]
+        return rows.reshape(len(rows), -1)
 
-    def partner_blocks(self, tensor: Tensor) -> Tensor:
+    def partner_blocks(self, tensor: Tensor, of: slice = ALL) -> Tensor:
         """Return a tensor shaped like the partner as (coordinates, kernels, numbers of each).
 
         A projected partner is corrected kernel by kernel: the first dimension besides `partner_dim` tells them apart,
         as i does in W_ij of a convolution's weight; what follows belongs to the kernel. Otherwise a coordinate is one.
         """
-        rows = tensor.movedim(self.partner_dim, 0)
+        rows = tensor.movedim(self.partner_dim, 0)[of]
         if self.project == "sparse" or tensor.ndim == 1:
-            return rows.reshape(self.size, 1, -1)
-        return rows.reshape(self.size, rows.shape[1], -1)
+            return rows.reshape(len(rows), 1, -1)
+        return rows.reshape(len(rows), rows.shape[1], -1)
 
-    def projected_blocks(self, tensor: Tensor) -> Tensor:
+    def projected_blocks(self, tensor: Tensor, of: slice = ALL) -> Tensor:
         """Return a tensor shaped like the projected side as its blocks."""
-        return self.sparse_blocks(tensor) if self.project == "sparse" else self.partner_blocks(tensor)
+        return self.sparse_blocks(tensor, of) if self.project == "sparse" else self.partner_blocks(tensor, of)
 
-    def from_projected_blocks(self, blocks: Tensor) -> Tensor:
-        """Return blocks of the projected side in that side's own shape."""
-        dim = self.sparse_dim if self.project == "sparse" else self.partner_dim
-        return blocks.reshape(self.projected.movedim(dim, 0).shape).movedim(0, dim)
+    def put(self, blocks: Tensor, of: slice = ALL) -> None:
+        """Write blocks into the projected tensor."""
+        rows = self.projected.movedim(self.sparse_dim if self.project == "sparse" else self.partner_dim, 0)[of]
+        rows.copy_(blocks.view(rows.shape))
 
 
 def couple_named(model: nn.Module, pairs: Iterable[tuple[str, str]], **options) -> list[Coupling]:
@@ -144,9 +151,12 @@ def couple_named(model: nn.Module, pairs: Iterable[tuple[str, str]], **options) 
     >>> [coupling.name for coupling in couple_named(model, [("1.weight", "0.weight")])]
     ['1.weight * 0.weight']
     """
-    pairs = list(pairs)
+    pairs = list(pairs) if isinstance(pairs, Iterable) else [pairs]
     if not pairs:
         raise ValueError("pairs is empty; give at least one (sparse name, partner name).")
+    for i, pair in enumerate(pairs):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"pairs must hold tuples (sparse name, partner name); pairs[{i}] is {pair!r}.")
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name in (name for pair in pairs for name in pair if name not in parameters):
         near = difflib.get_close_matches(name, parameters) or list(parameters)[:5]
@@ -169,7 +179,9 @@ def couple_conv_norm(model: nn.Module, *, active: float = 0.95, example_inputs: 
     ['1.weight * 0.weight']
     """
     if not _is_number(active) or not 0 <= active <= 1:
-        raise ValueError(f"active must be the share of channels that count as active, from 0 to 1; got {active!r}.")
+        raise ValueError(
+            f"active must be the share of channels that count as active, from 0 to 1; got {active!r}. 95% is 0.95."
+        )
     return [
         Coupling(
             norm.weight,
@@ -224,11 +236,10 @@ def _scales(layer: nn.Module, norm: nn.Module) -> bool:
     return _learned(layer, norm) and norm.weight.shape == (layer.weight.shape[_output_dim(layer)],)
 
 
-def _feeds(first: nn.Module, second: nn.Module) -> bool:
+def _feeds(first: Any, second: Any) -> bool:
     """Whether the second map's columns multiply what the first map's rows make."""
-    linear = (nn.Linear, *CONVOLUTIONS)
-    if not isinstance(first, linear) or not isinstance(second, linear):
-        return False
+    if not any(isinstance(first, kind) and isinstance(second, kind) for kind in (nn.Linear, *CONVOLUTIONS)):
+        return False  # a linear layer reads a convolution's last dimension, not its channels
     return _learned(first, second) and first.weight.shape[0] == second.weight.shape[1]
 
 
@@ -241,13 +252,21 @@ def _output_dim(layer: nn.Module) -> int:
 
 
 def _pairs(model, example_inputs, belong, what) -> list[tuple[Any, Any, str, str]]:
-    """Return neighbours in the data flow that `belong` together, once per first weight, and their weights' names."""
+    """Return neighbours in the data flow that `belong` together, once per first weight, and their weights' names.
+
+    A layer that feeds itself is no pair, and one that feeds another besides is left out as others that feed two.
+    """
+    if not isinstance(example_inputs, tuple | list | None):
+        raise TypeError(
+            f"example_inputs must be a tuple of what the model's forward takes; got {type(example_inputs).__name__}. "
+            "For one input write (input,)."
+        )
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         model = model.module
     layers = LAYERS + CHANNEL_NORMS + FEATURE_NORMS
     candidates = dict.fromkeys(pair for pair in neighbours_in(model, layers, example_inputs) if belong(*pair))
     uses = Counter(first.weight for first, _ in candidates)
-    found = [(first, second) for first, second in candidates if uses[first.weight] == 1]
+    found = [pair for pair in candidates if uses[pair[0].weight] == 1 and pair[0].weight is not pair[1].weight]
     if not found:
         raise ValueError(
             f"found no {what} in this {type(model).__name__}. Couple parameters by name: couple_named(model, pairs)."
@@ -263,8 +282,10 @@ def _check_side(side: str, tensor: Any, dim: int) -> None:
         raise TypeError(f"{side} has no shape yet; run the lazy module once before coupling it.")
     if is_sharded(tensor):
         raise TypeError(f"{side} is a DTensor; its coordinates span devices, which CoGD does not support. Use DDP.")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{side} must be dense; got layout {tensor.layout}. Convert it by to_dense().")
     if not tensor.is_floating_point():
-        raise TypeError(f"{side} must hold real floating-point numbers; got {tensor.dtype}.")
+        raise TypeError(f"{side} must hold real floating-point numbers; got {tensor.dtype}. Convert it by float().")
     if tensor.ndim == 0 or tensor.numel() == 0:
         raise ValueError(f"{side} must have at least one dimension and one element; got shape {tuple(tensor.shape)}.")
     if not isinstance(dim, int) or isinstance(dim, bool) or not -tensor.ndim <= dim < tensor.ndim:

@@ -1,12 +1,14 @@
 """The demonstration: every problem of the library at a small size, as a user would run it, and one page of the results.
 
-Each part is a function of its folder that leaves results files there, and is not run again where they are.
+Each part is a function of its folder that leaves results files there, and is not run again where they are, unless
+another version made them.
 """
 
 import itertools
 import json
 import math
 import shlex
+import shutil
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,13 +21,15 @@ from skimage import data as photographs
 from sklearn.datasets import load_sample_images
 from torch import nn
 
-from cogd import toy, toy_report
+from cogd import __version__, toy, toy_report
 from cogd.models import build
+from cogd.provenance import provenance
 from cogd.pruning import Pruned, load_pruned, prune
 from cogd.pruning import read_recipe as read_pruned
 from cogd.pruning.artefact import RECIPE
 from cogd.report import write_report
 from cogd.sparse_coding import ConvDictionaryLearner
+from cogd.sparse_coding.checks import chosen_device
 from cogd.sparse_coding.pictures import grey
 from cogd.sparse_coding.results import write_inpainting
 from cogd.training import fit_seeds, read_recipe, summarize
@@ -43,6 +47,15 @@ EPOCHS = 8
 MASK_EPOCHS, FINETUNING_EPOCHS = 10, 6
 BATCH = 256  # whose time is taken
 NAMES = {"none": "digits/plain", "paper": "digits/cogd"}
+STAMP = "demo-version"
+SIZES = (
+    *("SIDE", "REACH", "SEEDS", "LEARNING_SECONDS", "MISSING", "CROP", "RESTORING_PENALTY"),
+    *("EPOCHS", "MASK_EPOCHS", "FINETUNING_EPOCHS", "BATCH"),
+)
+LEFT = (
+    *("beale.json", "dictionary.safetensors", *NAMES.values(), "pruning", "pruned", "report.html"),
+    *(f"photograph{ending}" for ending in (".png", ".json", ".holes.png", ".original.png")),
+)
 
 Advance = Callable[[float], None]  # takes the share of a part that is done
 
@@ -55,6 +68,7 @@ def run(folder: Path, progress: bool = True) -> list[str]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True, quiet=not progress)
+    _begin_anew_if_other(folder, console)
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
     lines = []
     with Progress(*columns, console=console, disable=not (progress and console.is_terminal)) as bars:
@@ -69,6 +83,20 @@ def run(folder: Path, progress: bool = True) -> list[str]:
                 console.print(f"{title}: done in {time.perf_counter() - began:.0f} s", highlight=False)
     write_report([folder], folder / "report.html", "CoGD demonstration")
     return lines
+
+
+def _begin_anew_if_other(folder: Path, console: Console) -> None:
+    """Take away what a demonstration of another version, commit or size left in the folder, and nothing else."""
+    about = {"cogd": __version__, "commit": provenance()["commit"], **{name: str(globals()[name]) for name in SIZES}}
+    stamp, file = json.dumps(about, indent=1), folder / STAMP
+    left = [path for name in LEFT if (path := folder / name).exists()]
+    if left and not (file.exists() and file.read_text() == stamp):
+        console.print(
+            f"{folder} is of another version of the demonstration, which runs again.", soft_wrap=True, markup=False
+        )
+        for path in left:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    file.write_text(stamp)
 
 
 def command(folder: Path) -> str:
@@ -124,6 +152,7 @@ def restore_photograph(folder: Path, advance: Advance) -> str:
             name="Chelsea",
             original=photograph,
             seconds=time.perf_counter() - began,
+            device=chosen_device(learner.device),
             command=command(folder),
         )
     result = json.loads(output.with_suffix(".json").read_text())["inpainting"]

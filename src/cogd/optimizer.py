@@ -1,5 +1,6 @@
 """CoGD around any PyTorch optimizer."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -9,8 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cogd import projection
-from cogd.bundle import Bundle, bundled
-from cogd.checks import check_base, check_couplings, check_rule, refuse_sparse_gradients
+from cogd.bundle import Bundle, bundled, pieces
+from cogd.checks import check_base, check_rule, checked_couplings, refuse_sparse_gradients
 from cogd.coupling import Coupling
 from cogd.state import JointState, check_memory, split_memory
 
@@ -33,11 +34,15 @@ class ProjectionStats:
 
 
 class Observation(NamedTuple):
-    """What a projection needs to know from before the base's step."""
+    """What a projection needs to know from before the base's step.
+
+    `factors` are, for each part of the bundle, beta of a projected partner, whose A(t) is held anyway; beta x(t) of a
+    projected sparse side; nothing for rollback.
+    """
 
     bundle: Bundle
     opened: Tensor
-    correction: Tensor | None
+    factors: list[Tensor | None]
 
 
 class CoGD(Optimizer):
@@ -45,14 +50,15 @@ class CoGD(Optimizer):
 
     Every `period`-th step, coordinates whose sparse side fell behind its partner are corrected after the base's step by
     beta_j x_j(t), |beta_j| = scale * lr * |<g, dA_j/dx_j>^order|. A coupling rests while one of its tensors has no
-    gradient. Memory beyond the base's: one copy of the coupled tensors; during a projecting step one of the projected
-    ones, and a few of what is computed side by side, at most 4 million numbers or one coupling.
+    gradient. Memory beyond the base's: one copy of the coupled tensors; during a projecting step at most one more of
+    the projected ones, and a few of what is computed at a time, at most 2 million numbers or one coordinate.
 
     Args:
         base: the optimizer that takes the steps; it holds every coupled parameter.
         couplings: what is coupled with what; see `couple_conv_norm`, `couple_factors`, `couple_named`, `Coupling`.
         rule: "descent", the sign of the total derivative; "paper", the printed sign; "rollback", back to the value
-            after the previous projection, which takes no order or scale; None, the base alone, bit for bit.
+            after the previous projection, which takes no order or scale but the defaults; None, the base alone, bit
+            for bit.
         order: the kernel's exponent, an integer from 1. An even one makes beta's sign constant.
         scale: how strong the correction is; 1 is the full total derivative.
         period: steps from one projection to the next; the paper projects once per epoch.
@@ -76,17 +82,15 @@ class CoGD(Optimizer):
         scale: float = 1e-3,
         period: int = 1,
     ):
-        couplings = list(couplings)
         check_base(base)
         check_rule(rule, order, scale, period)
-        check_couplings(couplings, base, rule)
-        self.base = base
-        self.couplings, self.rule, self.order, self.scale, self.period = couplings, rule, order, scale, period
+        self.base, self.couplings = base, checked_couplings(couplings, base, rule)
+        self.rule, self.order, self.scale, self.period = rule, order, scale, period
         # Written into and never assigned again: torch.compile drops assignments to an Optimizer's attributes.
         self._counts = {"cogd_steps": 0, "cogd_projections": 0}
         self._held: dict[Tensor, Tensor] = {}
-        self._bundles = bundled(couplings, base.param_groups)
-        self._stats: list[tuple[Bundle, Tensor, Tensor]] = []
+        self._bundles = bundled(self.couplings, base.param_groups)
+        self._stats: list[tuple[Bundle, Tensor, list[Tensor]]] = []
         super().__setstate__({})  # the hooks of an Optimizer, without the groups that its __init__ would make
         if base.state:  # as Adagrad's from the start: from then on a state_dict must not change its layout
             self._hold_room()
@@ -108,16 +112,16 @@ class CoGD(Optimizer):
     @property
     def state(self) -> JointState:  # type: ignore[override]
         """The state of each parameter, the base's and the rule's, as one live mapping."""
-        return JointState(self.base.state, self._held, self.memory_of)
+        return JointState(self.base.state, self._held, self.memory_of, self._forget)
 
     @property
     def last_stats(self) -> list[ProjectionStats]:
         """What the last projection did, one entry per coupling that took part; reading it waits for the device."""
         stats = {}
         for bundle, gates, sizes in self._stats:
-            apart = bundle.apart(gates)
-            for coupling, opened, size in zip(bundle.couplings, apart.sum(1).tolist(), sizes.tolist(), strict=True):
-                stats[coupling] = ProjectionStats(coupling.name, opened, apart.shape[1], size)
+            of_parts = zip(*(size.tolist() for size in sizes), strict=True)
+            for coupling, opened, of in zip(bundle.couplings, gates.sum(1).tolist(), of_parts, strict=True):
+                stats[coupling] = ProjectionStats(coupling.name, opened, gates.shape[1], math.hypot(*of))
         return [stats[coupling] for coupling in self.couplings if coupling in stats]
 
     @property
@@ -127,23 +131,23 @@ class CoGD(Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step of the base; every `period`-th is a projecting one. The closure runs as the base runs it."""
-        if not self.projects_next:
-            loss = self.base.step() if closure is None else self.base.step(closure)
-        elif closure is None:
-            observed = self._observe()
+        projecting = self.projects_next
+        if closure is None:
+            observed = self._observe(projecting)
             loss = self.base.step()
-            self._project(observed)
         else:
             seen: list[list[Observation]] = []
 
             def observed_closure():
                 value = closure()
                 if not seen:  # a base such as LBFGS calls again, from elsewhere
-                    seen.append(self._observe())
+                    seen.append(self._observe(projecting))
                 return value
 
             loss = self.base.step(observed_closure)
-            self._project(seen[0])
+            observed = seen[0]
+        if projecting:
+            self._project(observed)
         self._hold_room()
         self._counts["cogd_steps"] += 1
         return loss
@@ -204,7 +208,7 @@ class CoGD(Optimizer):
         memory = {owners[position]: entries for position, entries in mine.items() if position in owners}
         check_memory(memory, self._remembered(), self._key)
         self.base.load_state_dict({**state_dict, "state": base})
-        self._held.clear()
+        self._forget()
         self._held.update({p: entries[self._key].to(p, copy=True) for p, entries in memory.items()})
         counts = next(iter(memory.values()), {})
         self._counts.update({name: counts.get(name, 0) for name in self._counts})
@@ -230,6 +234,10 @@ class CoGD(Optimizer):
         """What the held tensors are: values after a projection for rollback, before the base's step otherwise."""
         return "cogd_projected" if self.rule == "rollback" else "cogd_held"
 
+    def _forget(self) -> None:
+        self._held.clear()
+        self._counts.update(dict.fromkeys(self._counts, 0))
+
     def _parameters(self) -> Iterator[Tensor]:
         """Yield the parameters in the order of state_dict's positions."""
         return iter(dict.fromkeys(p for group in self.param_groups for p in group["params"]))
@@ -252,32 +260,42 @@ class CoGD(Optimizer):
         """Remember the present values; one that is not finite leaves the earlier in place."""
         self._hold_room()
         for p, held in self._held.items():
-            torch.where(projection.finite(p), p, held, out=held)
+            for present, earlier in zip(pieces(p), pieces(held), strict=True):
+                torch.where(projection.finite(present), present, earlier, out=earlier)
 
-    def _observe(self) -> list[Observation]:
+    def _observe(self, projecting: bool = True) -> list[Observation]:
         """Judge the gates and form the corrections at (x(t), A(t)) and their gradients."""
+        if self.rule is not None:
+            refuse_sparse_gradients(self.couplings)
+        if not projecting:
+            return []
         if not all(bundle.holds for bundle in self._bundles):
             self._bundles[:] = bundled(self.couplings, self.param_groups)
-        active = [found for bundle in self._bundles if (found := bundle.with_gradients()) is not None]
-        refuse_sparse_gradients(coupling for bundle in active for coupling in bundle.couplings)
-        seen = active if self._counts["cogd_projections"] else []
+        active = [bundle.with_gradients() for bundle in self._bundles if self._counts["cogd_projections"]]
         with torch.no_grad():  # not as a decorator: torch.compile takes whole only those functions that name torch
-            observations = [self._observation(bundle) for bundle in seen]
+            observations = [self._observation(bundle) for bundle in active if bundle.couplings]
         if self.rule != "rollback":
             self._hold()
         return observations
 
     def _observation(self, bundle: Bundle) -> Observation:
-        x, A = bundle.sparse(_present), bundle.partner(_present)
-        opened = bundle.is_open(x, A)
-        if self.rule == "rollback":
-            return Observation(bundle, opened, None)
-        x_s, A_s = bundle.sparse(self._earlier), bundle.partner(self._earlier)
-        slope = projection.slope_product(bundle.partner(_gradient), A - A_s, x - x_s, x)
-        rate, projected = self._signed_rate(bundle), bundle.couplings[0].project
-        if projected == "sparse":
-            return Observation(bundle, opened, projection.sparse_correction(slope, x, rate, self.order))
-        return Observation(bundle, opened, projection.partner_correction(slope, x, A, rate, self.order))
+        x_norms, A_norms, factors = [], [], []
+        for part in bundle.parts():
+            x, A = bundle.sparse(_present, part), bundle.partner(_present, part)
+            x_norms.append(projection.block_norms(x))
+            A_norms.append(projection.block_norms(A))
+            factors.append(None if self.rule == "rollback" else self._factor(bundle, part, x, A))
+        return Observation(bundle, bundle.is_open(x_norms, A_norms), factors)
+
+    def _factor(self, bundle: Bundle, part: slice, x: Tensor, A: Tensor) -> Tensor:
+        """Return beta or beta x(t), see `Observation`, in the precision of the sum that it is for."""
+        delta_A = projection.change(A, bundle.partner(self._held_of, part))
+        delta_x = projection.change(x, bundle.sparse(self._held_of, part))
+        slope = projection.slope_product(bundle.partner(_gradient, part), delta_A, delta_x, x)
+        rate = self._signed_rate(bundle)
+        if bundle.couplings[0].project == "sparse":
+            return projection.sparse_correction(slope, x, rate, self.order).to(x.dtype)
+        return projection.bounded_beta(slope, x, rate, self.order).to(A.dtype)
 
     def _signed_rate(self, bundle: Bundle) -> float | Tensor:
         """Return +-scale * eta; descent climbs where its group maximizes."""
@@ -298,17 +316,24 @@ class CoGD(Optimizer):
 
     @torch.no_grad()
     def _correct(self, observations: list[Observation]) -> None:
-        for bundle, opened, correction in observations:
-            new = bundle.projected(_present)
-            if correction is None:
-                projected = projection.rollback(new, bundle.projected(self._earlier), opened)
-            else:
-                projected = projection.project(new, correction, opened)
-            sizes = torch.linalg.vector_norm(bundle.apart(projected - new).flatten(1), dim=1)
+        for bundle, opened, factors in observations:
+            sizes = []
+            for part, factor in zip(bundle.parts(), factors, strict=True):
+                new = bundle.projected(_present, part)
+                projected = self._projected(bundle, part, new, factor, opened[:, part].flatten())
+                sizes.append(torch.linalg.vector_norm(bundle.apart(projected - new).flatten(1), dim=1))
+                bundle.put(projected, part)
             self._stats.append((bundle, opened, sizes))
-            bundle.put(projected)
 
-    def _earlier(self, parameter: Tensor) -> Tensor:
+    def _projected(self, bundle: Bundle, part: slice, new: Tensor, factor: Tensor | None, opened: Tensor) -> Tensor:
+        if factor is None:
+            return projection.rollback(new, bundle.projected(self._held_of, part), opened)
+        correction = factor
+        if bundle.couplings[0].project == "partner":
+            correction = projection.partner_correction(factor, bundle.partner(self._held_of, part))
+        return projection.project(new, correction, opened)
+
+    def _held_of(self, parameter: Tensor) -> Tensor:
         return self._held[parameter]
 
 

@@ -1,6 +1,5 @@
 """The rule's memory beside the base optimizer's, in the layout that checkpoints and trainers know."""
 
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
@@ -10,28 +9,78 @@ PREFIX = "cogd_"
 
 
 class JointState(MutableMapping):
-    """Both states of each parameter as one live mapping; what is written goes to its owner."""
+    """Both states of each parameter as one live mapping; what is written goes to its owner.
 
-    def __init__(self, base: MutableMapping, held: dict[Tensor, Tensor], memory_of: Callable[[Tensor], dict[str, Any]]):
-        self._base, self._held, self._memory_of = base, held, memory_of
+    As in any optimizer a parameter without state has empty entries; reading them, here, leaves the base's state alone.
+    Without the memory of one parameter the rule starts afresh.
+    """
 
-    def __getitem__(self, parameter: Tensor) -> MutableMapping[str, Any]:
-        return ChainMap(self._base[parameter], self._memory_of(parameter))
+    def __init__(
+        self,
+        base: MutableMapping[Tensor, dict[str, Any]],
+        held: dict[Tensor, Tensor],
+        memory_of: Callable[[Tensor], dict[str, Any]],
+        forget: Callable[[], None],
+    ):
+        self.base, self.held, self.memory_of, self.forget = base, held, memory_of, forget
+
+    def __contains__(self, parameter: object) -> bool:
+        return parameter in self.base or parameter in self.held
+
+    def __getitem__(self, parameter: Tensor) -> "Entries":
+        return Entries(self, parameter)
+
+    def get(self, parameter: Tensor, default: Any = None) -> Any:
+        if parameter not in self:
+            return default
+        return self[parameter]
 
     def __setitem__(self, parameter: Tensor, entries: MutableMapping[str, Any]) -> None:
-        mine, self._base[parameter] = _parted(entries)
-        for value in mine.values():
-            if isinstance(value, Tensor):
-                self._held[parameter] = value
+        entries = dict(entries)  # which may be this parameter's own
+        if parameter in self.base:
+            self.base[parameter] = {}
+        self[parameter].update(entries)
 
     def __delitem__(self, parameter: Tensor) -> None:
-        del self._base[parameter]
+        if parameter not in self:
+            raise KeyError(parameter)
+        self.base.pop(parameter, None)
+        if parameter in self.held:
+            self.forget()
 
     def __iter__(self) -> Iterator[Tensor]:
-        return iter(dict.fromkeys((*self._base, *self._held)))
+        return iter(dict.fromkeys((*self.base, *self.held)))
 
     def __len__(self) -> int:
-        return len(dict.fromkeys((*self._base, *self._held)))
+        return len(dict.fromkeys((*self.base, *self.held)))
+
+
+class Entries(MutableMapping):
+    """The entries of one parameter; of the rule's own, its tensor can be replaced, its counts cannot."""
+
+    def __init__(self, state: JointState, parameter: Tensor):
+        self._state, self._parameter = state, parameter
+
+    def _all(self) -> dict[str, Any]:
+        return {**self._state.base.get(self._parameter, {}), **self._state.memory_of(self._parameter)}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._all()[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if not name.startswith(PREFIX):
+            self._state.base.setdefault(self._parameter, {})[name] = value
+        elif isinstance(value, Tensor):
+            self._state.held[self._parameter] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._state.base.get(self._parameter, {})[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
 
 
 def split_memory(state: dict[Any, dict[str, Any]]) -> tuple[dict[Any, dict[str, Any]], dict[Any, dict[str, Any]]]:

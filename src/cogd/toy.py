@@ -17,6 +17,11 @@ from torch.optim import SGD, Adam, Optimizer
 from cogd.coupling import Coupling
 from cogd.optimizer import CoGD, Rule
 
+__all__ = [
+    "Comparison", "Ending", "against_plain", "compare", "ending", "final_values", "follow", "minima", "objective",
+    "paths", "positions", "start_grid",
+]  # fmt: skip
+
 Name = Literal["sgd", "momentum", "adam"]
 
 CONSTANTS = (1.5, 2.25, 2.62)  # as printed; Beale's own third is 2.625
@@ -43,13 +48,21 @@ def objective(x1: Tensor, x2: Tensor) -> Tensor:
 
 
 def start_grid(side: int, reach: float) -> Tensor:
-    """Return side^2 starts, evenly spaced over [-reach, reach]^2."""
+    """Return side^2 starts, evenly spaced over [-reach, reach]^2.
+
+    >>> start_grid(3, 2.0).shape
+    torch.Size([9, 2])
+    """
     axis = torch.linspace(-reach, reach, side, dtype=torch.float64).mul(1e9).round().div(1e9)
     return torch.cartesian_prod(axis, axis)
 
 
 def positions(pairs: Sequence[tuple[float, float]]) -> Tensor:
-    """Return (x1, x2) pairs as starts."""
+    """Return (x1, x2) pairs as starts.
+
+    >>> positions([(0.5, 1.5)])
+    tensor([[0.5000, 1.5000]], dtype=torch.float64)
+    """
     return torch.tensor(pairs, dtype=torch.float64)
 
 
@@ -63,7 +76,11 @@ def paths(
     steps: int = 200,
     learning_rate: float | None = None,
 ) -> Tensor:
-    """Follow `optimizer`, coordinated by `rule`, from every start; the learning rate is the paper's unless given."""
+    """Follow `optimizer`, coordinated by `rule`, from every start; the learning rate is the paper's unless given.
+
+    >>> paths(positions([START]), "adam", steps=3).shape
+    torch.Size([4, 1, 2])
+    """
     rate = default_rate(optimizer) if learning_rate is None else learning_rate
 
     def build(x1: Tensor, x2: Tensor) -> Optimizer:
@@ -78,7 +95,12 @@ def paths(
 def against_plain(
     starts: Tensor, *, rule: Rule = "descent", order: int = 1, scale: float = 1e-3, steps: int = 200
 ) -> dict[Name, tuple[Tensor, Tensor]]:
-    """Return (coordinated, plain) paths of each of the paper's three optimizers."""
+    """Return (coordinated, plain) paths of each of the paper's three optimizers.
+
+    >>> coordinated, plain = against_plain(positions([START]), steps=3)["sgd"]
+    >>> coordinated.shape == plain.shape
+    True
+    """
     return {
         name: (
             paths(starts, name, rule=rule, order=order, scale=scale, steps=steps),
@@ -89,7 +111,11 @@ def against_plain(
 
 
 def follow(starts: Tensor, build: Callable[[Tensor, Tensor], Optimizer], steps: int = 200) -> Tensor:
-    """Return the paths of the optimizer that `build` makes for x1 and x2, the starts' coordinates as two vectors."""
+    """Return the paths of the optimizer that `build` makes for x1 and x2, the starts' coordinates as two vectors.
+
+    >>> follow(positions([START]), lambda x1, x2: SGD([x1, x2], lr=1e-3), steps=3).shape
+    torch.Size([4, 1, 2])
+    """
     x1, x2 = (column.clone().requires_grad_() for column in starts.to(torch.float64).unbind(-1))
     optimizer = build(x1, x2)
     visited = [torch.stack([x1, x2], -1).detach()]
@@ -133,7 +159,12 @@ def path_lengths(trajectories: Tensor) -> Tensor:
 
 
 def final_values(trajectories: Tensor) -> Tensor:
-    """Return F where the paths end, inf where diverged."""
+    """Return F where the paths end, inf where diverged.
+
+    >>> path = positions([(3.0, 3.0), (2.0, 0.0)]).unsqueeze(1)  # one start, one step
+    >>> round(float(final_values(path)), 4)
+    2.6969
+    """
     return torch.where(diverged(trajectories), torch.inf, objective(*trajectories[-1].unbind(-1)))
 
 
@@ -142,6 +173,9 @@ def minima() -> Tensor:
     """Return the local minima of F, best first: those of a fine grid, polished by Newton's method.
 
     On the kink x1 = 0 only (0, 0) is stationary along x2, and there |d Beale / d x1| = 12.7 > 1: it is no minimum.
+
+    >>> [round(value, 2) for value in objective(*minima().T).tolist()]
+    [2.51, 4.81]
     """
     side = 451
     starts = start_grid(side, 4.5)
@@ -185,7 +219,11 @@ def verdicts(coordinated: Tensor, plain: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What coordination changed. Shares are of all starts; quantiles over the starts where neither path diverged."""
+    """What coordination changed. Shares are of all starts; quantiles over the starts where neither path diverged.
+
+    >>> compare(*against_plain(start_grid(3, 2.0), steps=3)["adam"]).starts
+    9
+    """
 
     starts: int
     touched: float  # the paths differ at all
@@ -201,7 +239,12 @@ class Comparison:
 
 
 def compare(coordinated: Tensor, plain: Tensor) -> Comparison:
-    """Compare paths with the plain optimizer's from the same starts."""
+    """Compare paths with the plain optimizer's from the same starts.
+
+    >>> path = paths(start_grid(3, 2.0), steps=3)
+    >>> compare(path, path).unchanged
+    1.0
+    """
     starts = coordinated.shape[1]
     verdict, ended, ended_plain = verdicts(coordinated, plain), outcomes(coordinated), outcomes(plain)
     finite = (ended != DIVERGED) & (ended_plain != DIVERGED)
@@ -245,7 +288,11 @@ def _transitions(before: Tensor, after: Tensor) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Ending:
-    """Where one path ended; only the outcome where it diverged."""
+    """Where one path ended; only the outcome where it diverged.
+
+    >>> ending(paths(positions([(4.5, 4.5)]), rule=None))
+    Ending(x1=None, x2=None, value=None, length=None, outcome='diverged')
+    """
 
     x1: float | None
     x2: float | None
@@ -255,7 +302,11 @@ class Ending:
 
 
 def ending(trajectories: Tensor, start: int = 0) -> Ending:
-    """Return how the path from one of the starts ended."""
+    """Return how the path from one of the starts ended.
+
+    >>> ending(paths(positions([START]), steps=3)).outcome
+    'unfinished'
+    """
     path = trajectories[:, start : start + 1]
     outcome = int(outcomes(path))
     if outcome == DIVERGED:

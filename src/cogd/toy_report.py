@@ -76,7 +76,7 @@ def write_results(file: Path, shown: Pairs, grid: Pairs | None, settings: dict[s
         optimizers[name] = {"plain": plain[:, 0].tolist(), "cogd": coordinated[:, 0].tolist()}
         if grid is not None:
             optimizers[name]["comparison"] = asdict(toy.compare(*grid[name]))
-    write_json(file, {"command": command, "settings": settings, **provenance(), "beale": optimizers})
+    write_json(file, {**provenance(), "command": command, "settings": settings, "beale": optimizers})
 
 
 def endings_table(pairs: Pairs, title: str) -> Table:

@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from report_files import HOSTILE, write_everything, write_restored, write_run
+from report_files import HOSTILE, write_everything, write_pruned, write_restored, write_run
 
 from cogd.report import write_report
 
@@ -48,6 +48,7 @@ def report(tmp_path_factory):
     """Return the address of a report with every kind of results, some of them with hostile names."""
     folder = tmp_path_factory.mktemp("browser")
     write_everything(folder / "runs")
+    write_pruned(folder / "runs" / "deep", layers=54)
     write_run(folder / "runs" / "<b>bold</b> $x$", 0, [0.5, 0.6], name=HOSTILE)
     write_restored(folder / "runs" / "hostile.png", name=HOSTILE * 5)
     write_report([folder / "runs"], folder / "report.html", title=HOSTILE)
@@ -157,7 +158,8 @@ def test_on_paper_both_pictures_lie_side_by_side_and_nothing_stays_folded(visit)
     assert page.locator("nav").is_hidden()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.pdf().startswith(b"%PDF")
-    assert page.locator(".origins:not([open])").count() == 0
+    assert page.locator(".origins:not([open]), .long:not([open])").count() == 0
+    assert page.locator(".long td").first.is_visible()
 
 
 def test_it_reads_without_javascript(visit):

@@ -11,6 +11,8 @@ import pytest
 from report_files import (
     HOSTILE,
     RECIPE,
+    script,
+    write_benchmark,
     write_dictionary,
     write_pruned,
     write_pruning,
@@ -22,6 +24,7 @@ from typer.testing import CliRunner
 
 from cogd.cli import app
 from cogd.commands.training import overrides
+from cogd.provenance import provenance
 from cogd.report import write_report
 from cogd.report.collect import collect
 from cogd.report.drawing import SERIES
@@ -138,6 +141,17 @@ def test_the_seeds_of_a_folder_are_one_command(tmp_path):
     assert all("--seed 0 --seeds 3" in command for command in found)
 
 
+def test_the_command_leaves_out_seeds_that_were_not_run_and_says_the_precision(tmp_path):
+    for seed in (0, 1, 5):
+        write_run(tmp_path / "r" / f"seed-{seed}", seed, [0.5])
+    (found,) = commands(page(tmp_path, tmp_path / "r"))
+    first, second = found.split(" &amp;&amp; ")
+    assert "--seed 0 --seeds 2" in first
+    assert "--seed 5 --seeds 1" in second
+    assert "--precision float32" in first
+    assert "--precision float32" in second
+
+
 def test_runs_that_have_not_come_far_enough(tmp_path):
     write_run(tmp_path / "begun", 0, [], finished=False)
     with pytest.raises(ValueError, match=r"no run in .*begun has finished an epoch yet"):
@@ -180,6 +194,41 @@ def test_a_pruned_network_says_what_it_kept_and_what_that_cost(tmp_path):
     assert re.search(r'>accuracy</th><td class="number">99.00%</td>.*?>−1.00</td>', text)
 
 
+def test_the_benchmark_says_who_was_where_when(tmp_path):
+    write_benchmark(tmp_path)
+    text = page(tmp_path, tmp_path / "sparse_coding_fruit.json")
+    assert "CoGD reaches 51.0 (n = 2); sporco reaches 60.0 (n = 1). Lower is better." in text
+    rows = [re.sub("<[^>]*>", "|", row) for row in re.findall(r"<tr>(.*?)</tr>", text)]
+    assert "|sporco, seed 0||60.0||5.0 s||1.00 s|" in rows
+    assert "|CoGD, cold||0.50 s||7.5e-04|" in rows
+    assert "|sporco, cold||never||2.5e-02|" in rows
+    assert "<dt>sporco.rho</dt><dd>10</dd>" in text
+    said = "python benchmarks/sparse_coding.py --sets fruit --seeds 0 1 --seconds 9 --search-seconds 8 --slots 1"
+    assert commands(text) == [said]
+    assert "mathdefault" not in text
+
+
+def test_a_table_shows_what_is_nested_in_its_rows(everything, tmp_path):
+    text = page(tmp_path, everything / "overhead.json")
+    assert text.count('<th scope="col" class="number">overhead percent: whole steps</th>') == 2
+    assert text.count('<td class="number">0.61</td>') == 2
+    assert "speed: rows." in text
+    assert re.search(r">images</th><td[^>]*>50</td>", text)
+
+
+def test_a_study_that_several_sessions_made_is_in_the_report(tmp_path):
+    study = script("experiments/csc_study.py")
+    results = study["_earlier"](tmp_path / "reconstruction.json", study["QUICK"])
+    for commit in ("a1", "b2"):
+        study["begin"](results, {**provenance(), "commit": commit, "processes": 6})
+    results["runs"].append({"set": "fruit", "solver": "ffcsc", "made_with": 1, "images": {"psnr": [27.0]}})
+    (tmp_path / "reconstruction.json").write_text(study["dump"](results))
+    text = page(tmp_path, tmp_path)
+    assert '<h2 id="result-1">Reconstruction</h2>' in text
+    assert "<dt>commit</dt><dd>b2</dd>" in text
+    assert "3 rows from" in text  # the run, and the two sessions
+
+
 def test_many_layers_are_columns(tmp_path):
     write_pruned(tmp_path / "small", layers=54)
     text = page(tmp_path, tmp_path / "small")
@@ -187,11 +236,26 @@ def test_many_layers_are_columns(tmp_path):
     assert "54 rows" in text
 
 
-def test_a_network_saved_without_figures_is_left_out(tmp_path):
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_network_saved_without_figures_is_left_out(tmp_path, kept):
     write_pruned(tmp_path / "runs" / "small", report=False)
+    if not kept:
+        file = tmp_path / "runs" / "small" / "recipe.json"
+        recipe = json.loads(file.read_text())
+        del recipe["report"]
+        file.write_text(json.dumps(recipe))
     write_dictionary(tmp_path / "runs" / "d.safetensors")
     (reason,) = write_report([tmp_path / "runs"], tmp_path / "report.html")
     assert "recipe.json' was saved without" in reason
+
+
+def test_more_series_than_colours_begin_them_anew(tmp_path):
+    for number in range(10):
+        write_run(tmp_path / "runs" / f"way{number}", 0, [0.5, 0.6])
+    text = page(tmp_path, tmp_path / "runs")
+    used = {int(number) for number in re.findall(r"var\(--series-(\d+)\)", text)}
+    assert max(used) < len(SERIES)
+    assert text.count('stroke="var(--series-1)"') == 2
 
 
 @pytest.mark.parametrize("tuned", [True, False])

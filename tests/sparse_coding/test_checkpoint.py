@@ -1,12 +1,13 @@
 """A fit that was interrupted and goes on is the fit that was never stopped, bit for bit."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from textures import textured
 
-from cogd.sparse_coding import ConvDictionaryLearner, checkpoint
+from cogd.sparse_coding import ConvDictionaryLearner, checkpoint, storage
 
 SMALL: dict[str, Any] = {"n_atoms": 5, "atom_shape": (5, 4), "penalty": 0.3, "tol": 0.0, "random_state": 0}
 KINDS: list[dict[str, Any]] = [
@@ -93,16 +94,93 @@ def test_damaged_checkpoints_are_refused_and_kept(images, tmp_path):
         ConvDictionaryLearner(**SMALL).fit(images, checkpoint=path)
 
 
+@pytest.mark.parametrize("kind", [{}, {"rule": "paper"}, {"solver": "ffcsc"}, {"batch_size": 2}], ids=str)
+def test_malicious_checkpoints_are_refused_before_a_compiled_loop_reads_them(images, tmp_path, kind):
+    """Every array in turn absent, of another shape, type or range: a message, and the learner as it was."""
+    path, settings = tmp_path / "fit", {**SMALL, **kind, "max_iter": 4}
+    with pytest.raises(KeyboardInterrupt):
+        ConvDictionaryLearner(**settings, on_progress=stopped_after(2)).fit(images, checkpoint=path)
+    arrays, about = storage.read_arrays(path, storage.CHECKPOINT)
+    far = np.iinfo(np.int64).max
+
+    def refused(changed, about=about):
+        storage.write_arrays(path, storage.CHECKPOINT, changed, about)
+        learner = ConvDictionaryLearner(**settings)
+        with pytest.raises(ValueError, match=r"fit' is damaged: .*\. Delete it to start anew"):
+            learner.fit(images, checkpoint=path)
+        assert not hasattr(learner, "dictionary_")
+
+    for name, array in arrays.items():
+        refused({n: a for n, a in arrays.items() if n != name})
+        refused({**arrays, name: array[:-1]})
+        refused({**arrays, name: array[None]})
+        refused({**arrays, name: array.astype(np.int8)})
+        refused({**arrays, name: array * np.nan if array.dtype.kind == "f" else -1 - array})
+    for name in {"position", "image", "atom"} & set(arrays):
+        for place, number in ((0, -1), (-1, far), (-1, 5 * 28 * 24 * 100)):
+            changed = arrays[name].copy()
+            changed[place] = number if name == "position" else min(number, 2**31 - 1)
+            refused({**arrays, name: changed})
+    if "position" in arrays:
+        refused({**arrays, "position": arrays["position"][::-1].copy()})
+        refused({**arrays, "image": arrays["image"][::-1].copy()})
+        refused({**arrays, "residual": np.ones_like(arrays["residual"])})
+    changes: list[dict[str, Any]] = [
+        {"history": []},
+        {"history": [["a", 1, 1, 1, 1]]},
+        {"history": [[1]]},
+        {"history": [[1, 1e999, 1, 1, 1]]},
+        {"penalty": "much"},
+        {"identity": None},
+        {"identity": {}},
+    ]
+    for change in changes:
+        refused(arrays, {**about, **change})
+    storage.write_arrays(path, storage.CHECKPOINT, arrays, about)
+    assert len(ConvDictionaryLearner(**settings).fit(images, checkpoint=path).history_) == 4
+
+
+def test_a_checkpoint_may_stay_until_the_result_is_saved(images, tmp_path):
+    path, whole = tmp_path / "fit", ConvDictionaryLearner(**SMALL, max_iter=4).fit(images)
+    for max_iter in (3, 3, 4, 2):
+        learner = ConvDictionaryLearner(**SMALL, max_iter=max_iter).fit(images, checkpoint=path, keep_checkpoint=True)
+        assert (learner.status_, path.exists()) == ("max_iter", True)
+    assert without_times(learner) == without_times(whole)  # what is complete is not gone on from
+    np.testing.assert_array_equal(learner.dictionary_, whole.dictionary_)
+
+
+def test_whatever_breaks_a_fit_off_leaves_its_checkpoint(images, tmp_path):
+    """An image of a later batch that cannot be read, as one removed from a folder in the meantime."""
+
+    class Vanishing(Sequence):
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, i):
+            if len(looks) == 7:
+                raise ValueError("'3.png' is damaged")
+            looks.append(i)
+            return images[i]
+
+    looks, path = list[int](), tmp_path / "fit"
+    settings = {**SMALL, "batch_size": 1, "max_iter": 9}
+    with pytest.raises(ValueError, match=r"3\.png"):
+        ConvDictionaryLearner(**settings).fit(Vanishing(), checkpoint=path)
+    looks = [0] * 8
+    resumed = ConvDictionaryLearner(**settings).fit(Vanishing(), checkpoint=path)
+    np.testing.assert_array_equal(resumed.dictionary_, ConvDictionaryLearner(**settings).fit(images).dictionary_)
+
+
 def test_a_lost_process_costs_at_most_the_time_between_writes(images, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "SECONDS_BETWEEN", 0.0)
-
-    def die(progress):
-        if progress.iteration == 3:
-            raise RuntimeError("lost")
-
     path = tmp_path / "fit"
-    with pytest.raises(RuntimeError, match="lost"):
-        ConvDictionaryLearner(**SMALL, on_progress=die).fit(images, checkpoint=path)
+
+    def copy(progress):
+        if progress.iteration == 3:
+            (tmp_path / "then").write_bytes(path.read_bytes())
+
+    ConvDictionaryLearner(**SMALL, max_iter=4, on_progress=copy).fit(images, checkpoint=path)
+    (tmp_path / "then").rename(path)
     resumed = ConvDictionaryLearner(**SMALL, max_iter=5).fit(images, checkpoint=path)
     whole = ConvDictionaryLearner(**SMALL, max_iter=5).fit(images)
     np.testing.assert_array_equal(resumed.dictionary_, whole.dictionary_)

@@ -63,6 +63,21 @@ def test_the_learner_on_a_gpu(problem, tmp_path, kind):
     np.testing.assert_array_equal(filled[observed], images[observed])
 
 
+@needs_cuda
+@pytest.mark.parametrize("kind", [{}, {"rule": "paper"}, {"solver": "ffcsc"}, {"batch_size": 1}], ids=str)
+def test_resumed_on_a_gpu_is_never_stopped(problem, tmp_path, kind):
+    def interrupt(progress):
+        if progress.iteration == 3:
+            raise KeyboardInterrupt
+
+    images, settings = problem[0], {"tol": 0.0, "max_iter": 6, "random_state": 0, "device": "cuda", **kind}
+    with pytest.raises(KeyboardInterrupt):
+        ConvDictionaryLearner(6, (5, 4), 0.3, **settings, on_progress=interrupt).fit(images, checkpoint=tmp_path / "f")
+    resumed = ConvDictionaryLearner(6, (5, 4), 0.3, **settings).fit(images, checkpoint=tmp_path / "f")
+    whole = ConvDictionaryLearner(6, (5, 4), 0.3, **settings).fit(images)
+    np.testing.assert_array_equal(resumed.dictionary_, whole.dictionary_)
+
+
 def test_a_device_that_is_not_there_is_refused(problem, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match='device="cuda" needs a GPU that PyTorch can use; there is none'):

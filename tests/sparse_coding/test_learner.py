@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 import tracemalloc
 from typing import Any
 
@@ -9,14 +12,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as save_torch_file
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
 from textures import textured
 
-from cogd.sparse_coding import ConvDictionaryLearner, model
+from cogd.sparse_coding import ConvDictionaryLearner, from_sporco, kernels, model
 from cogd.sparse_coding import learner as learner_module
 from cogd.sparse_coding import signals as signals_module
-from cogd.sparse_coding.atoms import from_sporco
 
 SMALL: dict[str, Any] = {"n_atoms": 5, "atom_shape": (5, 5), "penalty": 0.3, "max_iter": 4, "random_state": 0}
 
@@ -113,6 +117,15 @@ def test_hidden_pixels_change_nothing_bit_for_bit(images, random):
         np.testing.assert_array_equal(filled[0], filled[1])
 
 
+def test_fit_transform_codes_what_was_observed_in_a_pipeline_too(images, random):
+    observed = random.random(images.shape) < 0.6
+    hidden = np.where(observed, images, np.nan)  # refused where `observed` gets lost on the way
+    codes = ConvDictionaryLearner(**SMALL).fit(hidden, observed=observed).transform(hidden, observed=observed)
+    np.testing.assert_array_equal(ConvDictionaryLearner(**SMALL).fit_transform(hidden, observed=observed), codes)
+    pipeline = make_pipeline(ConvDictionaryLearner(**SMALL))
+    np.testing.assert_array_equal(pipeline.fit_transform(hidden, convdictionarylearner__observed=observed), codes)
+
+
 def test_containers_in_are_containers_out(images, learner):
     codes, tensor = learner.transform(images), torch.from_numpy(images)
     assert isinstance(learner.transform(tensor), torch.Tensor)
@@ -207,6 +220,15 @@ def test_files_that_hold_no_dictionary_are_refused(tmp_path, learner):
         (learner.dictionary_[0], good, "shape"),
         (learner.dictionary_, {**good, "penalty": -1}, "penalty must be"),
         (learner.dictionary_, {**good, "settings": {"n_atoms": 3}}, "describes no learner"),
+        (learner.dictionary_, {**good, "settings": {**good["settings"], "n_atoms": 4}}, "not those of atoms of"),
+        (
+            learner.dictionary_,
+            {**good, "settings": {**good["settings"], "atom_shape": [5, 4]}},
+            "not those of atoms of",
+        ),
+        (learner.dictionary_, {**good, "settings": {**good["settings"], "on_progress": "x"}}, "that no file keeps"),
+        (learner.dictionary_, {**good, "history": [["a", 0, 0, 0]]}, "describes no learner.*finite numbers"),
+        (learner.dictionary_, {**good, "status": 3}, "or no status"),
         (learner.dictionary_, {**good, "settings": {**good["settings"], "evil": 1}}, "describes no learner"),
     ]:
         save_file(
@@ -216,6 +238,22 @@ def test_files_that_hold_no_dictionary_are_refused(tmp_path, learner):
         )
         with pytest.raises(ValueError, match=message):
             ConvDictionaryLearner.load(path)
+
+
+def test_numbers_that_numpy_has_not_are_refused(tmp_path, learner):
+    path, halves = tmp_path / "d.safetensors", torch.from_numpy(learner.dictionary_).bfloat16()
+    save_torch_file({"dictionary": halves}, path, {"format": "cogd-dictionary-1", "about": "{}"})
+    with pytest.raises(ValueError, match=r"d\.safetensors' is damaged or"):
+        ConvDictionaryLearner.load(path)
+
+
+def test_a_fit_that_is_refused_leaves_the_results_of_the_last(images, learner, monkeypatch):
+    before = learner.dictionary_, learner.weights_, learner.penalty_, learner.history_, learner.status_
+    monkeypatch.setattr("cogd.sparse_coding.fitting.DENSE_COPIES", 10**12)
+    with pytest.raises(MemoryError):
+        learner.set_params(rule="paper", penalty=0.4).fit(images + 1)
+    after = learner.dictionary_, learner.weights_, learner.penalty_, learner.history_, learner.status_
+    assert all(one is other for one, other in zip(before, after, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -257,6 +295,10 @@ def test_settings_out_of_range_are_refused(images, change, message):
         (np.ones((1, 9, 9, 3)), None, "channels first"),
         (np.ones((1, 9, 9), bool), None, "boolean"),
         (np.ones((1, 9, 9), complex), None, "real numbers"),
+        (torch.ones((1, 9, 9), dtype=torch.complex64), None, "real numbers; got dtype complex64"),
+        (torch.ones((1, 9, 9), dtype=torch.bfloat16), None, r"X must hold numbers that NumPy has too; .* X\.float\(\)"),
+        (np.ones((1, 9, 9), int), None, r"X\[0\] has dtype int64; .* X\.astype\(np\.uint8\)"),
+        ([torch.ones((9, 9), dtype=torch.int32)], None, r"X\[0\] has dtype int32"),
         ([["a"]], None, "real numbers"),
         (np.ones((1, 9, 9)), np.ones((1, 9, 8), bool), r"observed\[0\] must have its image's shape"),
         (np.ones((2, 9, 9)), np.ones((1, 9, 9), bool), "one mask per image"),
@@ -275,12 +317,24 @@ def test_a_penalty_that_leaves_no_code_is_warned_of(images):
     assert np.isfinite(learner.dictionary_).all()
 
 
-def test_constant_images(images):
-    blank = np.zeros((2, 12, 12))
-    with pytest.raises(ValueError, match="blank"):
-        ConvDictionaryLearner(**{**SMALL, "penalty": "auto"}).fit(blank)
+@pytest.mark.parametrize(("level", "smoothing"), [(0.0, 0.0), (0.0, 5.0), (0.5, 5.0), (1 / 3, 5.0)])
+def test_images_with_nothing_to_learn(level, smoothing, random):
+    blank, seen = np.full((2, 12, 14), level), random.random((2, 12, 14)) < 0.8
+    for change in ({"penalty": "auto"}, {"solver": "ffcsc"}):
+        with pytest.raises(ValueError, match=r"images that are not all blank; these are\. Check X and smoothing"):
+            ConvDictionaryLearner(**{**SMALL, **change}, smoothing=smoothing).fit(blank, observed=seen)
     with pytest.warns(UserWarning, match="all codes are zero"):
-        ConvDictionaryLearner(**SMALL).fit(blank)
+        learner = ConvDictionaryLearner(**SMALL, smoothing=smoothing).fit(blank, observed=seen)
+    with pytest.warns(UserWarning, match="all codes are zero"):
+        np.testing.assert_allclose(learner.inpaint(blank, observed=seen), level if smoothing else 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [{"penalty": "auto"}, {"penalty": 0.1}, {"penalty": 0.1, "solver": "ffcsc"}])
+def test_constant_images(change):
+    grey = np.full((2, 12, 14), 0.5)
+    learner = ConvDictionaryLearner(**{**SMALL, "max_iter": 20, **change}).fit(grey)
+    assert np.isfinite(learner.dictionary_).all()
+    np.testing.assert_allclose(learner.reconstruct(grey), grey, atol=0.2)
 
 
 def test_codes_that_would_not_fit_are_refused(images, learner, monkeypatch):
@@ -297,6 +351,25 @@ def test_codes_that_would_not_fit_are_refused(images, learner, monkeypatch):
 def test_images_that_would_not_fit_are_refused_before_they_are_converted(images, monkeypatch):
     monkeypatch.setattr("cogd.sparse_coding.checks.free_memory", lambda: 1000.0)
     with pytest.raises(MemoryError, match=r"working on 3 images .* give batch_size"):
+        ConvDictionaryLearner(**SMALL).fit(images)
+
+
+def test_a_gpu_that_runs_out_of_memory_is_told_plainly(images, learner, monkeypatch):
+    def out_of_memory(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total")
+
+    monkeypatch.setattr("cogd.sparse_coding.coding.new_working_set", out_of_memory)
+    monkeypatch.setattr("cogd.sparse_coding.fitting.new_working_set", out_of_memory)
+    monkeypatch.setattr("cogd.sparse_coding.online.new_working_set", out_of_memory)
+    for method in (learner.transform, learner.reconstruct, learner.fit, learner.partial_fit):
+        with pytest.raises(MemoryError, match=r'^CUDA out of memory\. Give fewer images .* or device="cpu"\.$'):
+            method(images)
+
+
+def test_images_that_would_not_fit_into_a_gpu_are_refused(images, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (1000, 1000))
+    with pytest.raises(MemoryError, match=r"working on 3 images .* GiB on the GPU; .* give batch_size"):
         ConvDictionaryLearner(**SMALL).fit(images)
 
 
@@ -321,6 +394,48 @@ def test_dictionaries_from_elsewhere(images, learner):
         from_sporco(np.zeros((8, 8)))
     with pytest.raises(ValueError, match="norm at most 1"):
         ConvDictionaryLearner.from_atoms(2 * learner.dictionary_, 0.3)
+
+
+def test_numpys_own_numbers_are_numbers(images, tmp_path):
+    own = {"penalty": np.float32(0.25), "tol": np.float64(1e-5), "n_atoms": np.int64(5), "random_state": np.int32(0)}
+    learner = ConvDictionaryLearner(**{**SMALL, **own}).fit(images, checkpoint=tmp_path / "fit")
+    learner.save(tmp_path / "d")
+    same = ConvDictionaryLearner(**{**SMALL, "penalty": 0.25}).fit(images)
+    np.testing.assert_array_equal(ConvDictionaryLearner.load(tmp_path / "d").dictionary_, same.dictionary_)
+
+
+def test_denoise_names_the_penalty_it_used(images, learner):
+    with pytest.warns(UserWarning, match=r"all codes are zero: penalty=3e\+06 is too large"):
+        learner.denoise(images, noise=1e6)
+
+
+def test_a_folder_for_kernels_that_cannot_be_written_is_told_with_the_remedy(monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("cannot cache function 'sweep': no locator available for file 'kernels.py'")
+
+    monkeypatch.setattr(kernels, "njit", refuse)
+    with pytest.raises(OSError, match=r"cannot keep compiled code: .* NUMBA_CACHE_DIR"):
+        kernels.compiled(len)
+
+
+KERNEL_IN_A_PROCESS = """
+import numpy as np
+from cogd.sparse_coding import kernels
+best, found = np.array([1.0, 3.0, 2.0, 0.5], np.float32), np.empty(4, np.int64)
+assert kernels.winners(best, 0, 2, 2, 2, 2, 0.1, found) == 1 and found[0] == 1
+print(len(kernels.winners.stats.cache_hits), len(kernels.winners.stats.cache_misses))
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", KERNEL_IN_A_PROCESS], env=environment, capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert said == [["0", "1"], ["1", "0"]]
 
 
 def test_wrong_channels_and_codes_are_refused(images, learner):

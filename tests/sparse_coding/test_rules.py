@@ -56,38 +56,49 @@ def test_step_size_bounds_the_curvature(random):
     assert largest <= 1 / step_size(atoms, (8, 9)) * (1 + 1e-9)
 
 
-def test_three_iterations_by_hand(random):
-    """What is held when, what is added when: design.md's timing."""
-    signal = Signal(torch.zeros(1, 4, 4), torch.ones(1, 4, 4, dtype=torch.bool))
-    atoms = [torch.from_numpy(unit_atoms(random, 2, 1, 2, 2)).float() for _ in range(4)]
-    codes = [torch.from_numpy(random.standard_normal((2, 5, 5)) * [[[1.0]], [[0.1]]]).float() for _ in range(4)]
-    rule = CodeProjection("paper", 1, 0.5)
-    assert rule.observe([signal], atoms[0], [codes[0]]) is None
-    assert rule.project(None, atoms[1], [codes[1]])[0] is codes[1]
-    observation = rule.observe([signal], atoms[1], [codes[1]])
-    rate = 0.5 * step_size(atoms[1], (5, 5))
-    beta = code_betas(signal, atoms[1], atoms[1] - atoms[0], codes[1], codes[1] - codes[0], rate, 1)
-    opened = open_atoms([codes[1]], [beta]).view(-1, 1, 1)
-    (projected,) = rule.project(observation, atoms[2], [codes[2]])
-    torch.testing.assert_close(projected, torch.where(opened, codes[2] + beta * codes[1], codes[2]))
-    assert rule.opened == opened.sum() > 0
+def correction_by_loops(image, held, now, rate, order):
+    """Return beta of every code and the open gates, of pairs (atoms, codes) held before two iterations, by design.md.
+
+    r = (A- - A_s) / (x- - x_s) per code, 1 where x hardly moved; the gate is judged at (x-, A-).
+    """
+    (atoms_s, x_s), (atoms, x) = held, now
+    g = np.pad(model.reconstruct(atoms, x[None])[0, 0].numpy() - image, 1)
+    beta = np.empty(x.shape)
+    for k, row, column in np.ndindex(*x.shape):
+        moved = (x[k, row, column] - x_s[k, row, column]).item()
+        slope = ((atoms[k, 0] - atoms_s[k, 0]).numpy() / moved) if moved else np.ones((2, 2))
+        beta[k, row, column] = rate * (g[row : row + 2, column : column + 2] * slope).sum() ** order
+    sparse, partner = x.abs().sum((1, 2)).numpy(), np.abs(beta).sum((1, 2))
+    return beta, (sparse < sparse.mean()) & (partner >= np.sort(partner)[(len(partner) - 1) // 2])
 
 
-def test_rollback_returns_open_atoms_to_their_last_projected_codes(random):
-    signal = Signal(torch.zeros(1, 4, 4), torch.ones(1, 4, 4, dtype=torch.bool))
-    atoms = torch.from_numpy(unit_atoms(random, 3, 1, 2, 2)).float()
-    codes = [
-        torch.from_numpy(random.standard_normal((3, 5, 5)) * [[[3.0]], [[0.1]], [[0.2]]]).float() for _ in range(3)
-    ]
-    rule = CodeProjection("rollback", 1, 1.0)
-    assert rule.observe([signal], atoms, [codes[0]]) is None
-    rule.project(None, atoms, [codes[1]])
-    observation = rule.observe([signal], atoms, [codes[1]])
-    assert observation is not None
-    (projected,) = rule.project(observation, atoms, [codes[2]])
-    for k in range(3):
-        assert torch.equal(projected[k], codes[1][k] if observation.opened[k] else codes[2][k])
-    assert observation.opened.any()
+@pytest.mark.parametrize("rule", ["paper", "descent", "rollback"])
+def test_three_iterations_by_loops(random, rule):
+    """What is held when, what is added when: design.md's timing; other slopes would open other gates."""
+    image = random.standard_normal((4, 4))
+    signal = Signal(torch.from_numpy(image[None]), torch.ones(1, 4, 4, dtype=torch.bool))
+    size = np.array([1.0, 0.1, 0.2, 0.05, 2.0, 0.1, 0.3, 3.0, 0.2])[:, None, None]
+    made = [(unit_atoms(random, 9, 1, 2, 2), random.standard_normal((9, 5, 5)) * size) for _ in range(4)]
+    made[2][1][:, 0] = made[1][1][:, 0]  # codes that did not move
+    steps = [(torch.from_numpy(atoms), torch.from_numpy(codes)) for atoms, codes in made]
+    projection, at = CodeProjection(rule, 1, 0.5), steps[0]  # what the solver holds; its next step is the next of steps
+    held, differs = None, 0
+    for atoms, new in steps[1:]:
+        observation = projection.observe([signal], at[0], [at[1]])
+        (projected,) = projection.project(observation, [new])
+        assert (observation is None) == (held is None)
+        expected = new.numpy()
+        if held is not None:
+            rate = (-0.5 if rule == "descent" else 0.5) * step_size(at[0], (5, 5))
+            beta, opened = correction_by_loops(image, held, at, rate, 1)
+            x = at[1].numpy()
+            corrected = x if rule == "rollback" else expected + beta * x
+            expected = np.where(opened[:, None, None], corrected, expected)
+            assert 0 < opened.sum() == projection.opened < 9
+            differs += (opened != correction_by_loops(image, at, at, rate, 1)[1]).sum()
+        np.testing.assert_allclose(projected, expected, atol=1e-12)
+        held, at = at, (atoms, projected)
+    assert differs > 0
 
 
 @pytest.mark.parametrize("solver", ["working_set", "ffcsc"])

@@ -53,6 +53,19 @@ def test_the_tolerance_is_kept_in_float32(random, device):
 
 
 @devices
+def test_hidden_pixels_change_nothing_bit_for_bit(random, device):
+    images, observed, atoms = problem(random, 2)
+    others = np.where(observed, images, random.standard_normal(images.shape) * 1e6)
+    others[~observed & (random.random(images.shape) < 0.1)] = np.nan
+    results = []
+    for X in (images, others):
+        working_set = tiled(X, observed, atoms, device)
+        results.append([*islice(learn(working_set, atoms, 0.3), 3), *working_set.dense(5)])
+    for one, two in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@devices
 def test_images_of_different_sizes_do_not_disturb_one_another(random, device):
     images = [textured(random, 1, 2, *size)[0] for size in [(9, 20), (17, 7), (6, 6)]]
     observed, atoms = [random.random(image.shape) < 0.8 for image in images], unit_atoms(random, 3, 2, 4, 3)
@@ -100,6 +113,31 @@ def test_replacing_codes_by_themselves_changes_nothing(random):
     back, seen = zip(*working_set.signals(), strict=True)
     np.testing.assert_array_equal(np.stack(seen), observed)
     np.testing.assert_array_equal(np.stack(back), np.where(observed, images, 0))
+
+
+@devices
+def test_a_state_restores_what_it_was_taken_from_and_a_damaged_one_is_refused(random, device):
+    images, observed, atoms = problem(random)
+    one, other = (tiled(images, observed, atoms, device) for _ in range(2))
+    improved = next(islice(learn(one, atoms, 0.3), 3, None))
+    state = one.state()
+    for name, array in state.items():
+        for damaged in (
+            array[:-1],
+            array[None],
+            array.astype(np.int8),
+            -9 - array if array.dtype == int else array * np.nan,
+        ):
+            with pytest.raises(ValueError, match=r"must be finite|lie outside"):
+                other.restore({**state, name: damaged}, 5)
+    for name, number in (("position", images[0].size * 9), ("atom", 5)):
+        damaged = np.where(np.arange(len(state[name])) == 3, number, state[name])
+        with pytest.raises(ValueError, match="codes lie outside of the images, or belong to atoms that there are not"):
+            other.restore({**state, name: damaged}, 5)
+    other.restore({**state, "rule.atoms": atoms}, 5)
+    first, second = (next(learn(working_set, improved, 0.3, iteration=4)) for working_set in (one, other))
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(one.dense(5), other.dense(5))
 
 
 def test_a_blank_image_has_no_codes(random):

@@ -58,6 +58,10 @@ def cut_the_manifest(path: Path):
     truncate(path.with_suffix(".json"))
 
 
+def make_the_manifest_another_files(path: Path):
+    path.with_suffix(".json").write_text("[]")
+
+
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
@@ -66,6 +70,7 @@ def cut_the_manifest(path: Path):
         (claim_for_another_run, "belongs to another run"),
         (Path.unlink, "No such file"),
         (cut_the_manifest, "Unterminated string"),
+        (make_the_manifest_another_files, "list indices must be integers"),
     ],
 )
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(store, damage, reason):

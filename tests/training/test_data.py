@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from cogd.training.data import cifar10, load_data
 from cogd.training.data.digits import load_digits
+from cogd.training.data.memory import Images
 from cogd.training.recipe import Recipe
 
 RECIPE = Recipe(epochs=1, batch_size=10, lr=0.1)
@@ -76,6 +78,17 @@ def test_a_batch_larger_than_the_data_is_refused():
 def test_sources_that_name_nothing(source, error, message):
     with pytest.raises(error, match=message):
         load_data(source)
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_label_out_of_range_is_refused_wherever_it_is(part):
+    data = load_digits()
+    images: Images = getattr(data, part)
+    images = Images(images.pixels, images.labels.clone())
+    images.labels[-1] = 10
+    name = {"train": "training", "test": "test"}[part]
+    with pytest.raises(ValueError, match=f"labels must be from 0 to 9.*the {name} part of digits has 10"):
+        replace(data, train=images) if part == "train" else replace(data, test=images)
 
 
 @pytest.fixture

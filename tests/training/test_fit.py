@@ -1,10 +1,17 @@
 """The loop: plain SGD where nothing is coordinated, the rule where it is, and nothing lost when it is stopped."""
 
+import contextlib
 import json
+import logging
 import math
 import os
+import re
 import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,6 +21,9 @@ from cogd import CoGD, couple_conv_norm
 from cogd.models import build
 from cogd.training import DivergedError, Recipe, fit, read_recipe
 from cogd.training.data import load_data
+from cogd.training.data.digits import load_digits
+from cogd.training.data.memory import Images
+from cogd.training.run import RunFolder
 from cogd.training.schedule import rate_factor
 from cogd.training.state import seed_epoch
 
@@ -37,8 +47,8 @@ class Small(nn.Module):
 class Shuffled:
     """A user's own data: shuffled with torch's generator at each epoch."""
 
-    def __init__(self, batches: int = 5):
-        generator = torch.Generator().manual_seed(1)
+    def __init__(self, batches: int = 5, start: int = 1):
+        generator = torch.Generator().manual_seed(start)
         self.inputs = torch.randn(8 * batches, 2, 4, 4, generator=generator)
         self.targets = torch.randint(3, (8 * batches,), generator=generator)
 
@@ -153,8 +163,35 @@ def test_stopped_and_resumed_equals_never_stopped(tmp_path, stop_at, number, rul
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def newest(folder):
+    return max((folder / "checkpoints").glob("*.pt"))
+
+
 def last_checkpoint(folder):
-    return torch.load(max((folder / "checkpoints").glob("*.pt")), weights_only=True)
+    return torch.load(newest(folder), weights_only=True)
+
+
+def test_a_damaged_checkpoint_is_named_without_progress_too_and_changes_nothing(tmp_path, caplog):
+    def stop(state):
+        if state.step == 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    never_stopped, _ = run(folder=tmp_path / "whole")
+    run(folder=tmp_path / "run", after_step=stop)
+    damaged = newest(tmp_path / "run")
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        resumed, _ = run(small(seed=9), folder=tmp_path / "run")
+    said = f"{damaged} cannot be used: its bytes do not have the checksum that they were written with"
+    assert f"{said}. The checkpoint before it is used." in caplog.messages
+    assert [entry["reason"] for entry in log_of(tmp_path / "run") if entry["event"] == "refused"] == [said]
+    assert equal(never_stopped, resumed)
+
+
+def log_of(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 def assert_same(a, b):
@@ -196,7 +233,7 @@ def test_a_run_folder_tells_all(tmp_path):
     _, result = run(folder=tmp_path / "run", recipe=read_recipe(RECIPE, rule="rollback"))
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {"config.json", "log.jsonl", "checkpoints", "model.safetensors", "result.json"}
-    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    lines = log_of(tmp_path / "run")
     assert [line["event"] for line in lines] == ["begin", "epoch", "epoch", "epoch"]
     assert [line["epoch"] for line in lines] == [0, 1, 2, 3]
     assert lines[-1]["cogd"]["coordinates"] == 6
@@ -230,8 +267,31 @@ def test_epochs_that_are_run_again_are_logged_once(tmp_path):
     with (tmp_path / "log.jsonl").open("a") as file:
         file.write('{"event": "epoch", "epoch": 3}\n{"event": "epo')
     run(folder=tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    lines = log_of(tmp_path)
     assert [line["epoch"] for line in lines if line["event"] == "epoch"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("garbage", [b"\0\0\0\0", b"\xff\xfe", b"3", b"{}", b'{"event": "epoch", "epoch": "two"}'])
+def test_a_garbage_line_in_the_log_is_left_out_with_a_warning(tmp_path, caplog, garbage):
+    def fail(state):
+        if state.step == 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(folder=tmp_path, after_step=fail)
+    begin, *epochs = (tmp_path / "log.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "log.jsonl").write_bytes(begin + garbage + b"\n" + b"".join(epochs))
+    with caplog.at_level(logging.WARNING):
+        run(folder=tmp_path)
+    assert [message for message in caplog.messages if f"line 2 of {tmp_path / 'log.jsonl'} is no entry" in message]
+    assert [entry["event"] for entry in log_of(tmp_path)] == ["begin", "epoch", "epoch", "begin", "epoch"]
+
+
+def test_a_full_disk_is_reported_with_the_path_of_the_log(tmp_path):
+    folder = RunFolder(tmp_path / "run", {"seed": 0})
+    (tmp_path / "run/log.jsonl").symlink_to("/dev/full")
+    with contextlib.closing(folder), pytest.raises(OSError, match=r"cannot write .*run/log\.jsonl: No space left"):
+        folder.log("epoch")
 
 
 @pytest.mark.parametrize(
@@ -240,7 +300,12 @@ def test_epochs_that_are_run_again_are_logged_once(tmp_path):
         ({"recipe": read_recipe(RECIPE, lr=0.2)}, r"recipe\.lr is 0\.1 there and 0\.2 now"),
         ({"seed": 3}, "seed is 0 there and 3 now"),
         ({"model": Small(4)}, r"model\.parameters is"),
-        ({"data": (Shuffled(4), DATA[1])}, "data is '5 batches' there and '4 batches' now"),
+        ({"data": (Shuffled(4), DATA[1])}, "data is '5 batches, 2 of test' there and '4 batches, 2 of test' now"),
+        ({"data": (DATA[0], list(Shuffled(3)))}, "data is '5 batches, 2 of test' there and '5 batches, 3 of test' now"),
+        (
+            {"data": (Shuffled(start=2), DATA[1])},
+            r"first_batch is '\(8, 2, 4, 4\) float32, \(8,\) int64, \w+' there and",
+        ),
     ],
 )
 def test_resuming_something_else_is_refused_with_the_difference(tmp_path, change, message):
@@ -254,6 +319,12 @@ def test_a_folder_of_other_files_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds files but no run"):
         run(folder=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_kill_while_the_config_was_written_leaves_a_folder_to_begin_in(tmp_path):
+    (tmp_path / "config.json.tmp").write_text('{"model": ')
+    assert run(folder=tmp_path)[1].status == "complete"
+    assert not (tmp_path / "config.json.tmp").exists()
 
 
 def test_what_is_refused_before_training_leaves_no_folder(tmp_path):
@@ -293,6 +364,21 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     with pytest.raises(DivergedError, match=r"a weight is not a finite number at step 10 \(epoch 2\)"):
         run(folder=tmp_path, after_step=spoil)
     assert last_checkpoint(tmp_path)["position"] == {"epoch": 1, "batch": 0}
+
+
+@pytest.mark.parametrize("stop_at", [8, 10])
+def test_a_run_stopped_where_it_diverged_saves_nothing(tmp_path, stop_at):
+    """Within an epoch, and at its last batch, after which there is no step to look at."""
+
+    def spoil_and_stop(state):
+        if state.step == stop_at:
+            state.parts["model"].fc.bias.data.fill_(math.nan)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(DivergedError, match=f"a weight is not a finite number at step {stop_at}"):
+        run(folder=tmp_path, after_step=spoil_and_stop)
+    assert last_checkpoint(tmp_path)["position"] == {"epoch": 1, "batch": 0}
+    assert run(small(3), folder=tmp_path)[1].status == "complete"
 
 
 def test_own_loss_metrics_hooks_optimizer_and_companions(tmp_path):
@@ -340,6 +426,28 @@ def test_own_loss_metrics_hooks_optimizer_and_companions(tmp_path):
     assert untimed(result.history) == untimed(whole.history)
 
 
+def test_numbers_of_other_kinds_come_out_plain_and_do_not_spoil_checkpoints(tmp_path):
+    """A float64 of numpy's is a float to json, but nothing that torch.load(weights_only=True) reads."""
+    folder = tmp_path / "run"
+    options: dict[str, Any] = {
+        "evaluate": lambda model, batches: {"mean": np.float64(0.25), "most": torch.tensor(2.5), "few": np.float32(1)},
+        "after_epoch": lambda state: {"counts": {"norm": (np.int64(3), 6)}},
+    }
+
+    def stop(state):
+        if state.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    _, whole = run(folder=tmp_path / "whole", **options)
+    assert run(folder=folder, after_step=stop, **options)[1].status == "stopped"
+    _, result = run(folder=folder, **options)
+    assert [entry["epoch"] for entry in log_of(folder) if entry["event"] == "begin"] == [0, 1]
+    assert result.metrics == {"mean": 0.25, "most": 2.5, "few": 1.0}
+    assert [entry["counts"] for entry in result.history] == [{"norm": [3.0, 6]}] * 3
+    assert untimed(result.history) == untimed(whole.history)
+    assert all(type(value) is float for value in result.metrics.values())
+
+
 def test_data_must_have_a_length_and_begin_anew():
     batches = list(DATA[0])
     with pytest.raises(TypeError, match="must have a length"):
@@ -357,6 +465,49 @@ def test_data_must_have_a_length_and_begin_anew():
         run(data=(Liar(batches), DATA[1]))
 
 
+class Streamed:
+    """Batches that nobody has before they come."""
+
+    def __init__(self, batches):
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __iter__(self):
+        return iter(self.batches)
+
+
+@pytest.mark.parametrize("bad", [-1, 3])
+@pytest.mark.parametrize(("place", "name"), [(0, "the training data"), (1, "the test data")])
+def test_a_label_out_of_range_in_the_last_batch_is_named(tmp_path, bad, place, name):
+    """Before training where all labels are at hand; else when its batch comes, instead of by a failing kernel."""
+    data = [list(DATA[0]), list(DATA[1])]
+    inputs, targets = data[place][-1]
+    data[place][-1] = inputs, torch.cat([targets[:-1], torch.tensor([bad])])
+    message = rf"labels must be from 0 to 2.*; batch {len(data[place])} of {name} has {bad}\."
+    with pytest.raises(ValueError, match=message):
+        run(data=tuple(data), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match=message):
+        run(data=tuple(map(Streamed, data)))
+    if place:  # an evaluation of one's own may mean something else by it
+        assert run(data=tuple(data), evaluate=lambda model, batches: {"none": 0.0})[1].status == "complete"
+
+
+def test_probabilities_are_no_labels_out_of_range():
+    soft = [(inputs, torch.full((8, 3), 1 / 3)) for inputs, _ in DATA[0]]
+    assert run(data=(Streamed(soft), DATA[1]))[1].status == "complete"
+
+
+def test_a_network_with_fewer_outputs_than_the_data_has_classes_is_refused():
+    digits = load_digits()
+    first = [int(label) < 5 for label in digits.train.labels]  # so that hardly a label is out of range
+    few = Images(digits.train.pixels[first], digits.train.labels[first])
+    with pytest.raises(ValueError, match="the model has 5 outputs, but digits has 10 classes"):
+        run(build("digits", 5), replace(digits, train=few), read_recipe("digits"))
+
+
 def test_choices_that_exclude_each_other():
     with pytest.raises(ValueError, match="loss or objective, not both"):
         run(loss=cross_entropy, objective=lambda model, inputs, targets: model(inputs).sum())
@@ -371,6 +522,27 @@ def test_bfloat16_runs_and_is_part_of_the_config(tmp_path):
     assert math.isfinite(result.metrics["test_loss"])
     with pytest.raises(ValueError, match="precision is 'bfloat16' there and 'float32' now"):
         run(folder=tmp_path, device="cpu")
+
+
+def test_the_guides_example_runs_and_is_complete_the_second_time(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    guide = (Path(__file__).parents[2] / "docs/training.md").read_text()
+    [example] = [block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "fit(" in block]
+    said = []
+    for _ in range(2):
+        exec(example, {})
+        said.append(capsys.readouterr())
+    first, second = said
+    assert first.out.startswith("complete {'test_loss': ")
+    assert second.out == first.out
+    assert "runs/mine is complete; nothing to do" in second.err
+
+
+def test_the_guides_recipe_is_one(tmp_path):
+    guide = (Path(__file__).parents[2] / "docs/training.md").read_text()
+    [recipe] = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
+    (tmp_path / "mine.toml").write_text(recipe)
+    assert read_recipe(tmp_path / "mine.toml").rule == "rollback"
 
 
 def test_the_digits_are_learned():

@@ -1,10 +1,12 @@
 """Images in class folders and zips: complete, in order, the same however many workers decode them."""
 
 import io
+import json
 import logging
 import os
 import shutil
 import signal
+import struct
 import zipfile
 
 import numpy as np
@@ -12,10 +14,12 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from typer.testing import CliRunner
 
+from cogd.cli import app
 from cogd.training import Recipe, fit, read_recipe
 from cogd.training.data import folder as folder_module
-from cogd.training.data.folder import MEAN, STD, load_folder, middle_box, random_box
+from cogd.training.data.folder import MEAN, STD, DecodedImages, load_folder, middle_box, random_box
 
 RECIPE = Recipe(epochs=1, batch_size=4, lr=0.1, image_size=8, eval_batch_size=3)
 CPU = torch.device("cpu")
@@ -119,6 +123,58 @@ def test_too_many_bad_images_stop_the_run(images):
         list(train)
 
 
+class Raising:
+    """An archive in which no image can be read, or that holds nothing but one picture."""
+
+    def __init__(self, content: Exception | bytes):
+        self.content = content
+
+    def sizes(self) -> dict[str, int]:
+        return {}
+
+    def folders(self) -> list[str]:
+        return []
+
+    def read(self, name: str) -> bytes:
+        if isinstance(self.content, bytes):
+            return self.content
+        raise self.content
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (struct.error("unpack requires a buffer of 4 bytes"), "unpack requires"),
+        (EOFError(), "EOFError"),
+        (NotImplementedError("compression type 9"), "compression type 9"),
+        (picture(10, 200, 120), "could be decompression bomb"),
+    ],
+)
+def test_whatever_is_wrong_with_an_image_is_said_by_the_worker(monkeypatch, content, reason):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10_000)
+    pixels, label, name, wrong = DecodedImages(Raising(content), [("train/cat/1.png", 3)], 8)[0, None]
+    assert (pixels, label, name) == (None, 3, "train/cat/1.png")
+    assert reason in wrong
+
+
+def test_an_encrypted_image_in_a_zip_counts_as_bad(images, tmp_path, caplog):
+    """The flag alone makes it so: zipfile cannot encrypt."""
+    path = tmp_path / "encrypted.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for image in sorted(images.rglob("*.png")):
+            archive.write(image, image.relative_to(images))
+        [info] = [info for info in archive.infolist() if info.filename == "val/dog/1.png"]
+        info.flag_bits |= 1
+    content = bytearray(path.read_bytes())
+    content[info.header_offset + 6] |= 1
+    path.write_bytes(content)
+    _, test = load_folder(path).batches(read_recipe(RECIPE, bad_images=0.3), CPU)
+    with caplog.at_level(logging.WARNING):
+        assert [shade for inputs, _ in test for shade in shades(inputs)] == [0, 20, 40, 30]
+    assert "val/dog/1.png" in caplog.text
+    assert "password required" in caplog.text
+
+
 def test_a_batch_without_an_image_is_refused(images):
     for path in (images / "val/cat").iterdir():
         path.write_bytes(b"no image")
@@ -129,6 +185,16 @@ def test_a_batch_without_an_image_is_refused(images):
 
 def empty_class(root):
     (root / "train/bird").mkdir()
+
+
+def empty_test_class(root):
+    for path in (root / "val/dog").iterdir():
+        path.unlink()
+
+
+def unsupported_class(root):
+    (root / "train/bird").mkdir()
+    (root / "train/bird/1.heic").write_bytes(b"ftypheic")
 
 
 def stranger(root):
@@ -142,15 +208,20 @@ def no_test(root):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (empty_class, "no image in the class folder bird"),
+        (empty_class, "no image in the class folder train/bird; fill or remove it"),
+        (empty_test_class, "no image in the class folder val/dog"),
+        (unsupported_class, r"no image in the class folder train/bird.*Images are files that end in \.bmp"),
         (stranger, "classes that training lacks: cow"),
         (no_test, "no images as val/CLASS/IMAGE or validation/CLASS/IMAGE or test/CLASS/IMAGE"),
     ],
 )
-def test_what_is_missing_is_said_before_training(images, damage, message):
+def test_what_is_missing_is_said_before_training(images, tmp_path, damage, message):
     damage(images)
-    with pytest.raises(ValueError, match=message):
-        load_folder(images)
+    for name, root in (("flat", images), ("nested", images.parent)):
+        shutil.make_archive(str(tmp_path.parent / name), "zip", root)
+    for path in (images, tmp_path.parent / "flat.zip", tmp_path.parent / "nested.zip"):
+        with pytest.raises(ValueError, match=message):
+            load_folder(path)
 
 
 def test_recipes_that_do_not_fit_folders(images, tmp_path):
@@ -185,6 +256,36 @@ def test_a_run_on_a_zip_resumes_exactly(images, tmp_path):
     resumed, result = attempt("run")
     assert result.status == "complete"
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
+
+
+def train_and_evaluate(archive, folder, *options):
+    """Return the metrics of `cogd train` and those of `cogd evaluate`."""
+    commands = (
+        ("train", "--data", f"folder:{archive}", "--epochs", "1", "-o", str(folder), *options),
+        ("evaluate", str(folder)),
+    )
+    done = [CliRunner().invoke(app, [*command, "--device", "cpu", "--json"]) for command in commands]
+    assert [result.exit_code for result in done] == [0, 0], [result.output for result in done]
+    return [json.loads(result.stdout) for result in done]
+
+
+def test_the_command_line_trains_on_a_zip_and_evaluates(images, tmp_path):
+    shutil.make_archive(str(tmp_path / "set"), "zip", images)
+    options = ("--image-size", "32", "--batch-size", "4", "--eval-batch-size", "3")
+    trained, evaluated = train_and_evaluate(tmp_path / "set.zip", tmp_path / "run", *options)
+    assert evaluated == trained
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert (config["model"]["name"], config["recipe"]["flip"]) == ("resnet18_imagenet", True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif("COGD_DATA" not in os.environ, reason="COGD_DATA names no folder with imagenette128.zip")
+def test_the_command_line_trains_on_imagenette_and_evaluates(tmp_path):
+    archive = f"{os.environ['COGD_DATA']}/imagenette128.zip"
+    trained, evaluated = train_and_evaluate(archive, tmp_path / "run", "--image-size", "48", "--lr", "0.05")
+    assert evaluated == pytest.approx(trained)
+    assert trained["accuracy"] > 0.2  # ten classes
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from functools import partial
+from operator import getitem
+from typing import Any
 
 import pytest
 import torch
@@ -46,10 +48,22 @@ def test_a_run_that_fails_leaves_the_others_alone(tmp_path, capfd):
         for seed, lr in enumerate((1e30, 0.1, 0.1))
     ]
     told: list[int] = []
-    with pytest.raises(RuntimeError, match=f"not complete: {tmp_path / '0'}; why is said above"):
+    with pytest.raises(ChildProcessError, match=f"not complete: {tmp_path / '0'}; why is said above"):
         run_together(jobs, 2, "cpu", when_complete=lambda job, result: told.append(job.seed))
     assert sorted(told) == [1, 2]
     assert "DivergedError: the loss is nan at step" in capfd.readouterr().err
+
+
+def test_a_fault_in_a_run_leaves_its_shares_others_alone(tmp_path, capfd):
+    faulty: Any = partial(getitem, {}, 10)
+    jobs = [
+        Job(faulty, "digits", RECIPE, 0, tmp_path / "0"),
+        Job(DIGITS, "digits", RECIPE, 1, tmp_path / "1"),
+    ]
+    with pytest.raises(ChildProcessError, match=f"not complete: {tmp_path / '0'};"):
+        run_together(jobs, 1, "cpu")
+    assert jobs[1].result().status == "complete"
+    assert "KeyError: 10" in capfd.readouterr().err
 
 
 def test_the_times_end_stops_and_saves(tmp_path):
@@ -84,15 +98,24 @@ def test_a_signal_saves_all(tmp_path, number):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
 def test_killed_together_with_its_runs_and_resumed(tmp_path):
-    options = ("--epochs", "6", "--batch-size", "128")
+    options = ("--epochs", "60", "--batch-size", "128", "--device", "cpu")
     process = start(tmp_path, *options)
     wait_for_checkpoints(process, tmp_path)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     time.sleep(1)  # for the runs to notice
+    assert not list(tmp_path.glob("seed-*/result.json")), "they were done before they could be killed"
     again = start(tmp_path, *options)
     out, err = again.communicate(timeout=250)
     assert again.returncode == 0, err
     assert err.count("is complete") == 2
-    assert "mean accuracy" in out or "accuracy" in out
+    assert "mean accuracy" in out
+    recipe = read_recipe("digits", epochs=60, batch_size=128)
+    fit_seeds(DIGITS, load_data("digits"), recipe, range(2), tmp_path / "whole", device="cpu", progress=False)
+    for seed in range(2):
+        weights = [
+            (folder / f"seed-{seed}/model.safetensors").read_bytes() for folder in (tmp_path, tmp_path / "whole")
+        ]
+        assert weights[0] == weights[1]

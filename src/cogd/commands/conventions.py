@@ -34,7 +34,13 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result alo
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for machines.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 FIGURES = (".png", ".svg", ".pdf")
-COMMON = {"quiet": Quiet, "as_json": AsJson, "debug": Debug}
+AnswerFile = Annotated[Path | None, typer.Option("--output", "-o", help="Also write the answer there, as JSON.")]
+COMMON: dict[str, tuple[Any, Any]] = {  # with their defaults
+    "output": (AnswerFile, None),
+    "quiet": (Quiet, False),
+    "as_json": (AsJson, False),
+    "debug": (Debug, False),
+}
 
 
 @dataclass(frozen=True)
@@ -49,21 +55,27 @@ class Answer:
 def add(app: typer.Typer, command: Callable[..., Answer], **settings: Any) -> None:
     """Register a command with what all commands share.
 
-    The command returns its `Answer` and raises what the library raises. It gets --quiet, --json and --debug; one that
-    has something to keep quiet declares `quiet: Quiet = False` itself. Its docstring ends with "Examples:", one command
+    The command returns its `Answer` and raises what the library raises. It gets --quiet, --json, --debug and, for the
+    answer, --output; one that has something to keep quiet, or writes something else, declares `quiet: Quiet = False` or
+    `output` itself. Its docstring ends with "Examples:", one command
     line each, and after a # what it does.
     """
     own = inspect.signature(command)
     missing = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-        for name, kind in COMMON.items()
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in COMMON.items()
         if name not in own.parameters
     ]
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
         with told_plainly(given["debug"]):
+            file = None if "output" in own.parameters else given["output"]
+            if file is not None:
+                ready_to_write(file)
             answer = command(**{name: value for name, value in given.items() if name in own.parameters})
+            if file is not None:
+                file.write_text(as_json(answer.data) + "\n")
             show(answer, given["as_json"])
         raise typer.Exit(answer.exit_code)
 
@@ -73,10 +85,10 @@ def add(app: typer.Typer, command: Callable[..., Answer], **settings: Any) -> No
     app.command(help=_unwrapped_examples(command), **settings)(run)
 
 
-def show(answer: Answer, as_json: bool) -> None:
+def show(answer: Answer, for_machines: bool) -> None:
     """Print an answer on stdout."""
-    if as_json:
-        typer.echo(json.dumps(answer.data, default=_plain, indent=1))
+    if for_machines:
+        typer.echo(as_json(answer.data))
     elif isinstance(answer.shown, str):
         typer.echo(answer.shown)
     else:
@@ -85,18 +97,31 @@ def show(answer: Answer, as_json: bool) -> None:
         Console().print(answer.shown)
 
 
-def ready_to_write(output: Path, suffixes: Collection[str] = ()) -> None:
+def as_json(data: Any) -> str:
+    """Return data as JSON, which has no numbers that are not finite: null stands for them.
+
+    >>> print(as_json({"deviation": float("nan"), "folder": Path("runs")}))
+    {
+     "deviation": null,
+     "folder": "runs"
+    }
+    """
+    text = json.dumps(data, default=_plain)
+    return json.dumps(json.loads(text, parse_constant=lambda _: None), indent=1)
+
+
+def ready_to_write(output: Path, suffixes: Collection[str] = (), option: str = "-o") -> None:
     """Make an output's folder; refuse before the work what could not be written after it."""
     if suffixes and output.suffix.lower() not in suffixes:
-        raise typer.BadParameter(f"-o {output} must end in one of {', '.join(suffixes)}.")
+        raise typer.BadParameter(f"{option} {output} must end in one of {', '.join(suffixes)}.")
     if output.is_dir():
-        raise typer.BadParameter(f"-o {output} is a folder; name a file.")
+        raise typer.BadParameter(f"{option} {output} is a folder; name a file.")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         if not os.access(output if output.exists() else output.parent, os.W_OK):
             raise PermissionError("it may not be written")
     except OSError as error:
-        raise typer.BadParameter(f"cannot write -o {output}: {error.strerror or error}.") from error
+        raise typer.BadParameter(f"cannot write {option} {output}: {error.strerror or error}.") from error
 
 
 def note(message: str, quiet: bool) -> None:

@@ -56,14 +56,16 @@ def versions(requirements: list[Any]) -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Return the devices and the threads."""
-    import torch
+    """Return the devices and the threads, as far as PyTorch is there to say them."""
+    from cogd.provenance import processor
 
-    from cogd.provenance import provenance
-
+    try:
+        import torch
+    except ImportError:
+        return {"cpu": processor(), "threads": None, "gpus": [], "auto": None}
     gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return {
-        "cpu": provenance()["device"],
+        "cpu": processor(),
         "threads": torch.get_num_threads(),
         "gpus": gpus,
         "auto": "cuda" if gpus else "cpu",
@@ -103,9 +105,10 @@ def _table(found: dict[str, Any], wrong: list[str]) -> Any:
 
     table = Table.grid(padding=(0, 2))
     table.add_row("versions", "\n".join(f"{name} {state}" for name, state in found["versions"].items()))
-    table.add_row("cpu", f"{found['cpu']}; PyTorch uses {found['threads']} threads")
+    threads = f"; PyTorch uses {found['threads']} threads" if found["threads"] else ""
+    table.add_row("cpu", found["cpu"] + threads)
     table.add_row("gpu", ", ".join(found["gpus"]) or "none that PyTorch sees")
-    table.add_row("--device auto", found["auto"])
+    table.add_row("--device auto", found["auto"] or "unknown without PyTorch")
     for name, extra in found["extras"].items():
         how = f"pip install 'cogd\\[{name}]'" if extra["missing"] else "installed"
         table.add_row(f"extra {name}", f"{extra['adds']}: {how}")

@@ -30,6 +30,13 @@ def told_plainly(debug: bool = False) -> Iterator[None]:
             raise
         tell(f"error: {error}")
         raise typer.Exit(FAILED) from error
+    except RuntimeError as error:
+        from torch import OutOfMemoryError  # here, so that a command begins without torch
+
+        if debug or not isinstance(error, OutOfMemoryError):
+            raise
+        tell(f"error: the GPU's memory is not enough: {error} Smaller batches need less.")
+        raise typer.Exit(FAILED) from error
 
 
 @contextmanager

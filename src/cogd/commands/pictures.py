@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cogd.commands.conventions import Answer, Seed, add, ready_to_write
+from cogd.commands.conventions import FIGURES, Answer, Device, OnDevice, Seed, add, ready_to_write
 from cogd.commands.errors import usage_errors
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def inpaint(
         bool, typer.Option("--results", help="Also leave what `cogd report` needs, beside the output.")
     ] = False,
     seed: Seed = 0,
+    device: OnDevice = Device.auto,
 ) -> Answer:
     """Fill in the missing pixels of a picture.
 
@@ -46,19 +47,22 @@ def inpaint(
 
     Examples:
       cogd inpaint photo.png -o filled.png --holes scratches.png
-      cogd inpaint photo.png -o trial.png --missing 0.5            # with PSNR
+      cogd inpaint photo.png -o trial.png --missing 0.5 --device cpu     # with PSNR
       cogd inpaint photo.png -o restored/p.png --missing 0.5 --results   # then: cogd report restored
       cogd inpaint photo.png -o filled.png --holes scratches.png -d dict.safetensors --figure both.png
     """
+    from cogd.sparse_coding.checks import chosen_device
     from cogd.sparse_coding.figures import before_and_after
-    from cogd.sparse_coding.pictures import SUFFIXES, read_picture, write_picture
+    from cogd.sparse_coding.pictures import LOSSLESS, SUFFIXES, write_picture
     from cogd.sparse_coding.results import write_inpainting
 
-    ready_to_write(output, SUFFIXES)
-    picture = read_picture(photo)
+    _ready(output, SUFFIXES, figure)
+    if output.suffix.lower() not in LOSSLESS:
+        raise typer.BadParameter(f"-o {output} would alter the pixels that were seen; use {', '.join(LOSSLESS)}.")
+    picture = _read(photo, output)
     hidden = _hidden_pixels(picture, holes, missing, seed)
     observed = ~hidden[None].repeat(len(picture), axis=0)
-    learner, together = _load_for(dictionary, picture, penalty)
+    learner, together = _load_for(dictionary, picture, penalty, device)
     chosen = {"holes": str(holes)} if missing is None else {"missing": missing, "seed": seed}
     began = time.perf_counter()
     filled = learner.inpaint(together(picture), observed=together(observed)).reshape(picture.shape)
@@ -71,6 +75,7 @@ def inpaint(
             name=photo.name,
             original=None if missing is None else picture,
             seconds=time.perf_counter() - began,
+            device=chosen_device(learner.device),
             command=context.obj,
         )
     else:
@@ -90,6 +95,7 @@ def denoise(
         float | None, typer.Option(help="Its standard deviation in grey values; estimated unless given.")
     ] = None,
     figure: Figure = None,
+    device: OnDevice = Device.auto,
 ) -> Answer:
     """Take the noise out of a picture.
 
@@ -101,11 +107,11 @@ def denoise(
     """
     from cogd.sparse_coding.checks import check_noise
     from cogd.sparse_coding.figures import before_and_after
-    from cogd.sparse_coding.pictures import SUFFIXES, read_picture, write_picture
+    from cogd.sparse_coding.pictures import SUFFIXES, write_picture
 
-    ready_to_write(output, SUFFIXES)
-    picture = read_picture(photo)
-    learner, together = _load_for(dictionary, picture, None)
+    _ready(output, SUFFIXES, figure)
+    picture = _read(photo, output)
+    learner, together = _load_for(dictionary, picture, None, device)
     with usage_errors():
         check_noise(noise)
     levels = [noise] * len(together(picture)) if noise is not None else learner.noise_levels(together(picture))
@@ -117,7 +123,13 @@ def denoise(
     return Answer({"output": output, "noise": levels}, f"{output}: noise of {shown} taken out")
 
 
-def reconstruct(photo: Photo, output: Output, dictionary: Dictionary = None, penalty: Penalty = None) -> Answer:
+def reconstruct(
+    photo: Photo,
+    output: Output,
+    dictionary: Dictionary = None,
+    penalty: Penalty = None,
+    device: OnDevice = Device.auto,
+) -> Answer:
     """Make a picture of its sparse codes.
 
     It shows what the dictionary can say of the picture.
@@ -128,23 +140,43 @@ def reconstruct(photo: Photo, output: Output, dictionary: Dictionary = None, pen
     """
     import numpy as np
 
-    from cogd.sparse_coding.pictures import SUFFIXES, read_picture, write_picture
+    from cogd.sparse_coding.pictures import SUFFIXES, write_picture
 
     ready_to_write(output, SUFFIXES)
-    picture = read_picture(photo)
-    learner, together = _load_for(dictionary, picture, penalty)
+    picture = _read(photo, output)
+    learner, together = _load_for(dictionary, picture, penalty, device)
     made = learner.reconstruct(together(picture)).reshape(picture.shape)
     write_picture(output, made)
     everywhere = np.ones(picture.shape[1:], bool)
     return _with_quality(Answer({"output": output}, str(output)), picture, made, everywhere)
 
 
-def _load_for(path: Path | None, picture: "np.ndarray", penalty: float | None) -> tuple["ConvDictionaryLearner", Any]:
+def _ready(output: Path, suffixes: tuple[str, ...], figure: Path | None) -> None:
+    """Refuse before the work what could not be written after it."""
+    ready_to_write(output, suffixes)
+    if figure is not None:
+        ready_to_write(figure, FIGURES, "--figure")
+
+
+def _read(photo: Path, output: Path) -> "np.ndarray":
+    """Return the picture; refuse an output that cannot hold its depth."""
+    from cogd.sparse_coding.pictures import check_suffix, read_picture
+
+    picture = read_picture(photo)
+    with usage_errors():
+        check_suffix(output, picture.dtype)
+    return picture
+
+
+def _load_for(
+    path: Path | None, picture: "np.ndarray", penalty: float | None, device: Device
+) -> tuple["ConvDictionaryLearner", Any]:
     """Return the learner, and how it takes the picture: channels together, or each as an image of its own."""
     from cogd.sparse_coding.checks import checked_penalty
     from cogd.sparse_coding.learner import ConvDictionaryLearner
 
     learner = ConvDictionaryLearner.shipped(len(picture)) if path is None else ConvDictionaryLearner.load(path)
+    learner.device = device.value
     if penalty is not None:
         with usage_errors():
             learner.penalty_ = checked_penalty(penalty)

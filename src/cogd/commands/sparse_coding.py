@@ -1,18 +1,29 @@
 """`cogd learn` and `cogd show`: dictionaries made and looked at."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cogd.commands.conventions import FIGURES, Answer, Quiet, Seed, add, note, ready_to_write
+from cogd.commands.beale import RuleName
+from cogd.commands.conventions import FIGURES, Answer, Device, OnDevice, Quiet, Seed, add, note, ready_to_write
 from cogd.commands.errors import INTERRUPTED, usage_errors
 
 if TYPE_CHECKING:
     from cogd.sparse_coding.learner import ConvDictionaryLearner, Progress
 
 Output = Annotated[Path, typer.Option("-o", "--output", help="Where to write.")]
+
+
+class SolverName(StrEnum):
+    """What minimises."""
+
+    working_set = "working_set"
+    ffcsc = "ffcsc"
 
 
 def learn(
@@ -25,6 +36,14 @@ def learn(
     smoothing: Annotated[
         float, typer.Option(help="Strength of the smooth part that is not learned from; 0: none.")
     ] = 5.0,
+    rule: Annotated[
+        RuleName | None, typer.Option(help="The coordination of codes and atoms; none unless given.")
+    ] = None,
+    order: Annotated[int, typer.Option(help="Exponent of the rule's kernel.")] = 1,
+    scale: Annotated[float, typer.Option(help="|beta| = scale * step of the codes * |c|.")] = 1.0,
+    solver: Annotated[
+        SolverName, typer.Option(help="Coordinate descent on few codes, or the paper's baseline.")
+    ] = SolverName.working_set,
     colour: Annotated[bool, typer.Option("--colour", help="Learn atoms in colour, not in grey.")] = False,
     batch_size: Annotated[
         int | None, typer.Option(help="Learn from so many pictures at a time, for more than fit into memory.")
@@ -32,6 +51,7 @@ def learn(
     max_iter: Annotated[int, typer.Option(help="Stop after so many iterations, batches with --batch-size.")] = 100,
     time_limit: Annotated[float | None, typer.Option(help="Stop after so many seconds.")] = None,
     seed: Seed = 0,
+    device: OnDevice = Device.auto,
     quiet: Quiet = False,
 ) -> Answer:
     """Learn a dictionary from the pictures of a folder.
@@ -42,35 +62,48 @@ def learn(
       cogd learn photos                                             # 100 atoms of 11 x 11
       cogd learn photos --atoms 64 --time-limit 60 -o small.safetensors
       cogd learn photos --colour --batch-size 8 --max-iter 500      # a large folder
-      cogd learn photos --penalty 0.1 --seed 1 --quiet --json
+      cogd learn photos --penalty 0.1 --seed 1 --device cpu --quiet --json
+      cogd learn photos --rule paper --order 2 --solver ffcsc       # the paper; pictures of one size
     """
+    from cogd.sparse_coding.checks import check_parameters
     from cogd.sparse_coding.learner import ConvDictionaryLearner
     from cogd.sparse_coding.pictures import picture_folder
 
     with usage_errors():
         weight: float | Literal["auto"] = "auto" if penalty == "auto" else _number(penalty)
     ready_to_write(output)
-    pictures, left_out = picture_folder(folder, colour)
-    for reason in left_out:
-        note(f"left out {reason}", quiet)
     learner = ConvDictionaryLearner(
         atoms,
         (atom_size, atom_size),
         weight,
+        rule=None if rule is None else rule.value,
+        order=order,
+        scale=scale,
+        solver=solver.value,
         smoothing=smoothing,
         batch_size=batch_size,
         max_iter=max_iter,
         time_limit=time_limit,
+        device=device.value,
         random_state=seed,
         on_progress=None if quiet else lambda progress: _show_progress(progress, max_iter, time_limit),
     )
+    with usage_errors():
+        check_parameters(learner)
+    pictures, left_out = picture_folder(folder, colour, (atom_size, atom_size))
+    for reason in left_out:
+        note(f"left out {reason}", quiet)
+    checkpoint = Path(f"{output}.checkpoint")
     try:
-        learner.fit(pictures, checkpoint=f"{output}.checkpoint")
+        with _line_of_progress(quiet):
+            learner.fit(pictures, checkpoint=checkpoint, keep_checkpoint=True)
     except KeyboardInterrupt:
         if not getattr(learner, "history_", None):
             raise
         note("interrupted; the same command goes on from here", quiet)
     learner.save(output, command=context.obj)
+    if learner.status_ != "interrupted":
+        checkpoint.unlink(missing_ok=True)
     return _what_was_learned(learner, len(pictures), output)
 
 
@@ -109,13 +142,23 @@ def show(
     return Answer(about, shown)
 
 
+@contextmanager
+def _line_of_progress(quiet: bool) -> Iterator[None]:
+    """End the line that progress is written over, however it ends."""
+    try:
+        yield
+    finally:
+        if not quiet and sys.stderr.isatty():
+            typer.echo(err=True)
+
+
 def _show_progress(progress: "Progress", max_iter: int, time_limit: float | None) -> None:
     left = progress.seconds / progress.iteration * (max_iter - progress.iteration)
     left = left if time_limit is None else max(0.0, min(left, time_limit - progress.seconds))
     line = f"iteration {progress.iteration}/{max_iter}  objective {progress.objective:.6g}  "
     line += f"{progress.nonzeros} codes  at most {left:.0f} s left"
     if sys.stderr.isatty():
-        typer.echo(f"\r{line}\033[K", err=True, nl=progress.iteration == max_iter)
+        typer.echo(f"\r{line}\033[K", err=True, nl=False)
     elif progress.iteration == 1 or progress.iteration % 10 == 0:
         typer.echo(line, err=True)
 

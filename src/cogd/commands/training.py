@@ -40,15 +40,16 @@ def train(
     rule, order, scale, active, precision, compile.
 
     Examples:
-      cogd train                                               # a small network on 8x8 digits
-      cogd train --epochs 3 --lr 0.05 --rule paper --order 2   # fields of the recipe
-      cogd train --data cifar10:data --seeds 5 --at-once 5     # ResNet-18, five seeds on one GPU
+      cogd train                                                  # a small network on 8x8 digits
+      cogd train -o runs/paper --epochs 3 --rule paper --order 2  # fields of the recipe
+      cogd train --data cifar10:data --seeds 5 --at-once 5        # ResNet-18, five seeds on one GPU
       cogd train --data folder:photos.zip --no-flip --device cpu --json
     """
     from cogd.models import build
     from cogd.training import fit, read_recipe
     from cogd.training.data import load_data
     from cogd.training.seeds import fit_seeds, seeded
+    from cogd.training.summary import summarize
 
     if (baseline is not None or at_once > 1) and seeds is None:
         raise typer.BadParameter("--baseline and --at-once are for several seeds; give --seeds too.")
@@ -60,6 +61,8 @@ def train(
         settings = read_recipe(recipe or DEFAULTS[kind][1], **fields)
         network = partial(build, name, len(loaded.classes))
         first = seeded(network, seed)
+        if baseline is not None:
+            summarize([baseline])  # refused before the training, not after it
     folder = output or Path("runs") / kind
     how: dict[str, Any] = {"folder": folder, "device": device.value, "name": name}
     how |= {"progress": not quiet, "tensorboard": tensorboard}
@@ -87,7 +90,7 @@ def compare(
 
     Examples:
       cogd compare runs/plain runs/cogd                # accuracy
-      cogd compare runs/plain runs/cogd --metric loss --json
+      cogd compare runs/plain runs/cogd --metric test_loss --json
     """
     return _comparison(runs, metric)
 

@@ -26,4 +26,9 @@ class DigitsCNN(nn.Module):
 
 
 def digits(num_classes: int = 10) -> DigitsCNN:
+    """Return the small CNN for 8x8 digits.
+
+    >>> digits().fc
+    Linear(in_features=32, out_features=10, bias=True)
+    """
     return DigitsCNN(num_classes)

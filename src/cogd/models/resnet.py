@@ -111,8 +111,18 @@ class ResNet(nn.Module):
 
 
 def resnet18_imagenet(num_classes: int = 1000) -> ResNet:
+    """Return ResNet-18 with torchvision's parameter names.
+
+    >>> resnet18_imagenet().fc
+    Linear(in_features=512, out_features=1000, bias=True)
+    """
     return ResNet(BasicBlock, (2, 2, 2, 2), num_classes)
 
 
 def resnet50_imagenet(num_classes: int = 1000) -> ResNet:
+    """Return ResNet-50 with torchvision's parameter names.
+
+    >>> resnet50_imagenet(10).fc
+    Linear(in_features=2048, out_features=10, bias=True)
+    """
     return ResNet(Bottleneck, (3, 4, 6, 3), num_classes)

@@ -80,6 +80,13 @@ def save_pruned(
         arguments: what the builder is called with; numbers, strings and lists of them.
         report: figures to keep beside the weights.
         overwrite: replace the two files if they are there.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> whole, small = (nn.Sequential(nn.Linear(2, n), nn.Linear(n, 1)) for n in (4, 3))
+    >>> with TemporaryDirectory() as folder:
+    ...     save_pruned(folder, small, whole, keep={"0": [0, 1, 3]}, example_inputs=torch.zeros(1, 2))
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['recipe.json', 'weights.safetensors']
     """
     folder = Path(folder)
     check_plain(model)
@@ -116,6 +123,13 @@ def load_pruned(build_model: Callable[[], nn.Module] | str | None, folder: str |
         build_model: a function that makes the model before pruning; or its name as "package.module:function", which is
             called with the arguments in the recipe; or None for a model of `cogd.models` that the recipe names.
         folder: what `save_pruned` wrote.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> whole, small = (nn.Sequential(nn.Linear(2, n), nn.Linear(n, 1)) for n in (4, 3))
+    >>> with TemporaryDirectory() as folder:
+    ...     save_pruned(folder, small, whole, keep={"0": [0, 1, 3]}, example_inputs=torch.zeros(1, 2))
+    ...     load_pruned(lambda: nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1)), folder)[0]
+    Linear(in_features=2, out_features=3, bias=True)
     """
     recipe = read_recipe(folder)
     tensors = _read_weights(Path(folder), recipe)
@@ -134,7 +148,15 @@ def load_pruned(build_model: Callable[[], nn.Module] | str | None, folder: str |
 
 
 def read_recipe(folder: str | Path) -> Recipe:
-    """Return the recipe of a folder that `save_pruned` wrote."""
+    """Return the recipe of a folder that `save_pruned` wrote.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> whole, small = (nn.Sequential(nn.Linear(2, n), nn.Linear(n, 1)) for n in (4, 3))
+    >>> with TemporaryDirectory() as folder:
+    ...     save_pruned(folder, small, whole, keep={"0": [0, 1, 3]}, example_inputs=torch.zeros(1, 2))
+    ...     read_recipe(folder).keep
+    {'0': [0, 1, 3]}
+    """
     path = Path(folder) / RECIPE
     if not path.is_file():
         raise FileNotFoundError(f"{path} isn't there; {folder} should be a folder that save_pruned wrote.")

@@ -50,6 +50,11 @@ def export_onnx(
         example_inputs: what its forward accepts, a tensor or a tuple.
         path: the file to write.
         overwrite: replace it if it is there.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     export_onnx(nn.Linear(2, 1), torch.zeros(1, 2), f"{folder}/model.onnx").path.name
+    'model.onnx'
     """
     onnxruntime = _onnxruntime()
     path = _free(path, overwrite)
@@ -73,6 +78,11 @@ def export_program(
     """Write a network as a torch.export archive (.pt2), once its program is seen to compute what the network does.
 
     `torch.export.load` reads it and needs none of the network's code; see this module's first words before loading one.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     export_program(nn.Linear(2, 1), torch.zeros(1, 2), f"{folder}/model.pt2").path.name
+    'model.pt2'
     """
     path = _free(path, overwrite)
     network, inputs = _prepared(model, example_inputs)

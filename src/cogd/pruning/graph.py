@@ -46,6 +46,11 @@ class Prunable:
         blocks: each of these many equal runs of channels must keep equally many, for the sake of grouped convolutions.
         producers: every layer that makes these channels or a part of them.
         places: everything that holds a channel: producers, norms, depthwise convolutions, readers.
+
+    >>> from cogd.pruning.layers import prunable_layers
+    >>> (layer,) = prunable_layers(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 1)), torch.zeros(1, 2))
+    >>> layer.name, layer.channels, [place.module for place in layer.readers]
+    ('0', 4, ['1'])
     """
 
     name: str

@@ -87,6 +87,11 @@ def prune(
         device: "auto", "cpu" or "cuda".
         folder: where both phases and the choice of channels are kept; None keeps nothing.
         progress: whether to show how it goes on stderr.
+
+    >>> from cogd.models import build
+    >>> pruned = prune(build("digits", 10), "digits", epochs=1, finetune_epochs=1, progress=False)
+    >>> pruned.status, round(pruned.report()["macs"]["share"], 1)
+    ('complete', 0.5)
     """
     check_plain(model)
     settings = Settings(

@@ -30,7 +30,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Pruned:
-    """A pruning run; one that was stopped has no outcome yet, and the same call goes on with it."""
+    """A pruning run; one that was stopped has no outcome yet, and the same call goes on with it.
+
+    >>> Pruned("stopped", Target("macs", 0.5), base=nn.Linear(2, 1), inputs=()).status
+    'stopped'
+    """
 
     status: Status
     target: Target

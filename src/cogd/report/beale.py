@@ -91,12 +91,7 @@ def origin(results: Results) -> Origin:
     """Return where a results file comes from."""
     document: Document = results.content
     settings = getattr(document, "settings", None) or getattr(document, "config", {})
-    machine = {
-        "device": document.device or document.machine,
-        "threads": document.threads,
-        "commit": document.commit,
-        "date": document.date,
-    }
+    machine = {"device": document.device, "threads": document.threads, "commit": document.commit}
     return Origin(
         str(results.path),
         document.command,

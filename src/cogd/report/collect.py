@@ -16,7 +16,7 @@ from cogd.report import documents
 from cogd.sparse_coding import ConvDictionaryLearner
 from cogd.sparse_coding.storage import DICTIONARY, read_dictionary
 
-SKIPPED = ("checkpoints", "__pycache__")
+SKIPPED = ("checkpoints", "parts", "__pycache__")  # parts: of a benchmark, which its results file holds too
 KNOWN = "finished or running trainings, pruned networks, dictionaries (.safetensors) and results files (.json)"
 
 
@@ -124,7 +124,7 @@ def _read_dictionary(path: Path) -> documents.SavedDictionary:
 def _document(path: Path, content: Any) -> Results:
     for kind, document in documents.KINDS.items():
         if isinstance(content, dict) and document.signature <= content.keys():
-            if document is documents.PrunedNetwork and "macs" not in content["report"]:
+            if document is documents.PrunedNetwork and "macs" not in (content.get("report") or {}):
                 raise UnknownResultsError(f"{str(path)!r} was saved without the report of `prune`.")
             return Results(kind, path, checked(document, content, path))
     raise UnknownResultsError(f"{str(path)!r} is no results file: it does not say with which versions it was made.")

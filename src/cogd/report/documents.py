@@ -13,13 +13,12 @@ class Document(BaseModel):
     versions: dict[str, str]
     commit: str | None = None
     device: str | None = None
-    machine: str | None = None
     threads: int | None = None
-    date: str | None = None
     command: str | None = None
 
 
 Point = tuple[float, float]
+Reading = tuple[float, float | None]  # seconds, and the objective where it is a finite number
 
 
 class Shares(BaseModel):
@@ -91,15 +90,30 @@ class SavedDictionary(Document):
 
 
 class SparseCoding(Document):
-    """Objective against time: solver -> seed -> (seconds, objective)."""
+    """A benchmark of dictionary learning: what each solver did, seed by seed, and how long coding alone takes."""
 
-    signature = frozenset({"curves", "coding"})
+    signature = frozenset({"learning", "search_seconds"})
 
-    curves: dict[str, list[list[Point]]]
-    coding: dict[str, list[Point]]
-    seeds: list[int]
-    seconds: float
-    sporco_setting: dict[str, Any]
+    set: str = ""  # of images; in the file's name where it is not said
+    seconds: float  # of every solver and seed
+    slots: int  # runs at a time
+    sporco: str  # its version
+    numba: str
+    learning: dict[str, dict[str, "Learning"]]  # by solver and seed
+    coding: "Coding | None" = None
+
+
+class Learning(BaseModel):
+    curve: list[Reading]
+
+
+class Coding(BaseModel):
+    """Coding with fixed atoms until the goal; `curves` by solver and by what it starts from."""
+
+    optimum: float
+    goal: float
+    setting: dict[str, Any]  # of sporco
+    curves: dict[str, dict[str, list[Reading]]]
 
 
 class Speed(Document):
@@ -160,7 +174,7 @@ class PrunedNetwork(Document):
 
 
 class AnyTable(Document):
-    """A results file without a picture of its own: its settings, and every list of flat rows as a table."""
+    """A results file without a picture of its own: its settings, and every list of rows as a table."""
 
     model_config = {"extra": "allow"}
 

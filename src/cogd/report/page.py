@@ -31,7 +31,16 @@ MAKERS = {  # in the order of the page
 
 
 def write_report(paths: Sequence[str | Path], output: str | Path, title: str = "CoGD report") -> list[str]:
-    """Write one page of the results at `paths` and return the reason for every file that was left out."""
+    """Write one page of the results at `paths` and return the reason for every file that was left out.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from cogd import toy, toy_report
+    >>> with TemporaryDirectory() as folder:
+    ...     paths = toy.against_plain(toy.positions([toy.START]), steps=5)
+    ...     toy_report.write_results(Path(folder, "beale.json"), paths, None, {"steps": 5}, "cogd beale --steps 5")
+    ...     write_report([folder], Path(folder, "report.html"))
+    []
+    """
     found, left_out = collect(paths)
     shown = sections(found)
     if not shown:

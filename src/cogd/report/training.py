@@ -1,5 +1,6 @@
 """Training runs: curves with bands over seeds, a table with a paired test, and the command that makes each folder."""
 
+import itertools
 import json
 import os
 import re
@@ -193,17 +194,31 @@ def made_with(runs: Iterable[Run]) -> dict[str, str]:
 
 
 def command(group: Group) -> str | None:
-    """Return the command that makes the runs again; None where they were made in Python with data of their own."""
+    """Return what makes the runs again, several commands if need be; None where they had data of Python's."""
     config = group.config
     kind = config.source.partition(":")[0]
     recipe = {"folder": "imagenet"}.get(kind, kind)
     if recipe not in SHIPPED:
         return None
-    words = ["cogd", "train", "--data", config.source, "--model", config.model.name, "--seed", str(group.seeds[0])]
-    words += ["--seeds", str(len(group.seeds))] if group.in_series else []
-    usual = read_recipe(recipe).model_dump(mode="json")
-    for name, value in config.recipe.items():
+    usual, fields = read_recipe(recipe).model_dump(mode="json"), list[str]()
+    for name, value in {**config.recipe, "precision": config.precision}.items():
         if value != usual.get(name):
             option = name.replace("_", "-")
-            words += [f"--{'' if value else 'no-'}{option}"] if isinstance(value, bool) else [f"--{option}", str(value)]
-    return shlex.join([*words, "-o", str(group.folder)])
+            is_switch = isinstance(value, bool)
+            fields += [f"--{'' if value else 'no-'}{option}"] if is_switch else [f"--{option}", str(value)]
+    start = ["cogd", "train", "--data", config.source, "--model", config.model.name]
+    return " && ".join(
+        shlex.join([*start, *seeds, *fields, "-o", str(group.folder)])
+        for seeds in (_seed_options(group.seeds) if group.in_series else [["--seed", str(group.seeds[0])]])
+    )
+
+
+def _seed_options(seeds: Sequence[int]) -> list[list[str]]:
+    """Return the options for seeds in order, of one command for each run of numbers without a gap.
+
+    >>> _seed_options([0, 1, 2, 7])
+    [['--seed', '0', '--seeds', '3'], ['--seed', '7', '--seeds', '1']]
+    """
+    firsts = [seed for seed in seeds if seed - 1 not in seeds]
+    lengths = [next(n for n in itertools.count() if first + n not in seeds) for first in firsts]
+    return [["--seed", str(first), "--seeds", str(n)] for first, n in zip(firsts, lengths, strict=True)]

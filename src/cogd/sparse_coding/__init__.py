@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cogd.sparse_coding.atoms import from_sporco as from_sporco
     from cogd.sparse_coding.fitting import Progress as Progress
     from cogd.sparse_coding.learner import ConvDictionaryLearner as ConvDictionaryLearner
     from cogd.sparse_coding.preprocessing import normalize_contrast as normalize_contrast
@@ -11,9 +12,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "ConvDictionaryLearner": "cogd.sparse_coding.learner",
     "Progress": "cogd.sparse_coding.fitting",
+    "from_sporco": "cogd.sparse_coding.atoms",
     "normalize_contrast": "cogd.sparse_coding.preprocessing",
 }
-__all__ = ["ConvDictionaryLearner", "Progress", "normalize_contrast"]
+__all__ = ["ConvDictionaryLearner", "Progress", "from_sporco", "normalize_contrast"]
 
 
 def __getattr__(name: str):

@@ -3,7 +3,8 @@
 import hashlib
 import numbers
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,8 @@ import numpy as np
 
 from cogd.sparse_coding.atoms import check_atoms
 from cogd.sparse_coding.checks import checked_penalty
-from cogd.sparse_coding.storage import CHECKPOINT, read_arrays, write_arrays
+from cogd.sparse_coding.fitting import Progress, read_history
+from cogd.sparse_coding.storage import CHECKPOINT, read_arrays, taken, write_arrays
 
 SECONDS_BETWEEN = 60.0  # writes to disk, so that a lost process costs at most so much
 MAY_CHANGE = ("max_iter", "tol", "time_limit", "transform_tol", "warm_start", "on_progress")
@@ -23,7 +25,7 @@ class Snapshot(NamedTuple):
     dictionary: np.ndarray
     weights: np.ndarray
     penalty: float
-    history: list[Any]
+    history: list[Progress]
     state: dict[str, np.ndarray]
 
 
@@ -36,19 +38,33 @@ class Checkpoint:
         self._latest: Snapshot | None = None
         self._written = time.monotonic()
 
-    def read(self) -> Snapshot | None:
-        """Return where an earlier fit stopped, None if there was none; refuse that of another fit."""
+    def read(self, shape: tuple[int, ...], dtype: Any) -> Snapshot | None:
+        """Return where an earlier fit of a dictionary of this shape stopped, None if there was none; refuse another's.
+
+        The state is checked by who restores it.
+        """
         if not self.path.exists():
             return None
         arrays, about = read_arrays(self.path, CHECKPOINT)
-        try:
-            self._check_same(about["identity"])
-            penalty, history = checked_penalty(about["penalty"]), list(about["history"])
-            dictionary, weights = arrays.pop("dictionary"), arrays.pop("weights_")
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{str(self.path)!r} is damaged: {error!r}. Delete it to start anew.") from error
-        check_atoms(dictionary, f"the dictionary in {str(self.path)!r}")
+        with self.refusing_damage():
+            theirs = {name: about["identity"][name] for name in self._identity}
+            penalty, history = checked_penalty(about["penalty"]), read_history(about["history"])
+        self._check_same(theirs)
+        with self.refusing_damage():
+            dictionary, weights = taken(arrays, "dictionary", shape, dtype), taken(arrays, "weights_", shape[:1], float)
+            check_atoms(dictionary)
+            if not history or (weights < 0).any():
+                raise ValueError("it must hold an iteration, and weights of at least 0")
         return Snapshot(dictionary, weights, penalty, history, arrays)
+
+    @contextmanager
+    def refusing_damage(self) -> Iterator[None]:
+        """Name the file, and the remedy, where what is read from it is not what a fit wrote."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            what = f"it lacks {error}" if isinstance(error, KeyError) else str(error).removesuffix(".")
+            raise ValueError(f"{str(self.path)!r} is damaged: {what}. Delete it to start anew.") from error
 
     def keep(self, snapshot: Snapshot) -> None:
         """Hold on to the latest snapshot, and write it where the last write was long ago."""

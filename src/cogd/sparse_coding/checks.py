@@ -1,6 +1,9 @@
 """What the learner refuses before it starts, each refusal with the argument, the range, the value and the remedy."""
 
 import math
+import numbers
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -66,7 +69,20 @@ def check_memory(needed: int, what: str, remedy: str, device: str = "cpu") -> No
     """Refuse what will not fit into the memory of a device."""
     free = torch.cuda.mem_get_info()[0] if device == "cuda" else free_memory()
     if needed > MEMORY_SHARE * free:
-        raise MemoryError(f"{what} would take {needed / 2**30:.1f} GiB; {free / 2**30:.1f} GiB are free. {remedy}")
+        where = " on the GPU" if device == "cuda" else ""
+        raise MemoryError(
+            f"{what} would take {needed / 2**30:.1f} GiB{where}; {free / 2**30:.1f} GiB are free. {remedy}"
+        )
+
+
+@contextmanager
+def plain_memory_errors() -> Iterator[None]:
+    """Tell that a GPU ran out of memory as everything else is told, with the remedy."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        reason = str(error).partition(". ")[0]
+        raise MemoryError(f'{reason}. Give fewer images at a time, to fit batch_size, or device="cpu".') from error
 
 
 def free_memory() -> float:
@@ -94,6 +110,6 @@ def _check_integer(name: str, value: Any) -> None:
 
 
 def _check_number(name: str, value: Any, *, zero: bool = False, hint: str = "") -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
         raise ValueError(f"{name} must be a finite number {'>=' if zero else '>'} 0; got {value!r}.{hint}")

@@ -47,9 +47,7 @@ class CodeProjection:
 
     def observe(self, signals: Sequence[Signal], atoms: Tensor, codes: list[Tensor]) -> Observation | None:
         """Judge gates and corrections at (x(t), A(t)); None on the first call, which has nothing to compare with."""
-        held = self._held
-        if self.rule != "rollback":
-            self._held = (atoms, codes)
+        held, self._held = self._held, (atoms, codes)
         if held is None:
             return None
         rate = (-1 if self.rule == "descent" else 1) * self.scale * step_size(atoms, codes[0].shape[1:])
@@ -60,20 +58,19 @@ class CodeProjection:
         ]
         return Observation(codes, betas, open_atoms(codes, betas))
 
-    def project(self, observation: Observation | None, new_atoms: Tensor, new_codes: list[Tensor]) -> list[Tensor]:
-        """Return the codes after an iteration, corrected where the gate was open.  [Eq. bt_csc]"""
-        projected = new_codes
-        if observation is not None:
-            opened = observation.opened.view(-1, 1, 1)
-            self.opened = int(observation.opened.sum())
-            earlier = self._held[1] if self.rule == "rollback" and self._held is not None else None
-            projected = [
-                _finite(torch.where(opened, new + beta * x if earlier is None else earlier[i], new), new)
-                for i, (new, beta, x) in enumerate(zip(new_codes, observation.betas, observation.codes, strict=True))
-            ]
-        if self.rule == "rollback":
-            self._held = (new_atoms, projected)
-        return projected
+    def project(self, observation: Observation | None, new_codes: list[Tensor]) -> list[Tensor]:
+        """Return the codes after an iteration, corrected where the gate was open.  [Eq. bt_csc]
+
+        Every iteration projects, so that those just after the previous projection, to which rollback returns, are x(t).
+        """
+        if observation is None:
+            return new_codes
+        self.opened = int(observation.opened.sum())
+        opened = observation.opened.view(-1, 1, 1)
+        return [
+            _finite(torch.where(opened, x if self.rule == "rollback" else new + beta * x, new), new)
+            for new, beta, x in zip(new_codes, observation.betas, observation.codes, strict=True)
+        ]
 
     def state(self) -> dict[str, np.ndarray]:
         """Return copies of what is held from one iteration to the next."""
@@ -82,11 +79,9 @@ class CodeProjection:
         named = {"atoms": self._held[0], **{f"codes.{i}": x for i, x in enumerate(self._held[1])}}
         return {name: tensor.cpu().numpy().copy() for name, tensor in named.items()}
 
-    def restore(self, state: dict[str, np.ndarray], device: torch.device | str = "cpu") -> None:
-        """Hold what an earlier `state` returned."""
-        if state:
-            named = {name: torch.from_numpy(array).to(device) for name, array in state.items()}
-            self._held = named["atoms"], [named[f"codes.{i}"] for i in range(len(named) - 1)]
+    def restore(self, atoms: np.ndarray, codes: Sequence[np.ndarray], device: torch.device | str = "cpu") -> None:
+        """Hold the atoms and the codes of every image that an earlier `state` named."""
+        self._held = torch.from_numpy(atoms).to(device), [torch.from_numpy(x).to(device) for x in codes]
 
 
 def code_betas(

@@ -16,9 +16,9 @@ from cogd.provenance import provenance
 from cogd.sparse_coding import model
 from cogd.sparse_coding.atoms import check_atoms
 from cogd.sparse_coding.checkpoint import identifying
-from cogd.sparse_coding.checks import check_noise, check_parameters, checked_penalty, chosen_device
+from cogd.sparse_coding.checks import check_noise, check_parameters, checked_penalty, chosen_device, plain_memory_errors
 from cogd.sparse_coding.coder import CodeSet, new_working_set, settle
-from cogd.sparse_coding.fitting import Progress, check_dense_room
+from cogd.sparse_coding.fitting import Progress, check_dense_room, read_history
 from cogd.sparse_coding.preprocessing import noise_level, without_smooth_part
 from cogd.sparse_coding.signals import Signals, check_sizes, range_of, read_codes, read_signals
 from cogd.sparse_coding.storage import DICTIONARY, read_dictionary, write_arrays
@@ -38,6 +38,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
     history_: list[Progress]
     status_: str
 
+    @plain_memory_errors()
     def transform(self, X: Any, *, observed: Any = None, sparse: bool = False) -> Any:
         """Return the codes (N, K, H + h - 1, W + w - 1) that minimise the objective for the learned dictionary.
 
@@ -46,7 +47,8 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         signals, _ = self._read(X, observed)
         if not sparse:
             remedy = "Use transform(..., sparse=True), or fewer images."
-            check_dense_room(signals, self.dictionary_, 1, "the dense codes of these images", remedy)
+            for place in ("cpu", chosen_device(self.device)):
+                check_dense_room(signals, self.dictionary_, 1, "the dense codes of these images", remedy, place)
         codes = self._encode(signals)
         return codes.sparse(len(self.dictionary_)) if sparse else signals.give_back(codes.dense(len(self.dictionary_)))
 
@@ -57,16 +59,19 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         atoms = torch.from_numpy(self.dictionary_)
         return give_back([model.reconstruct(atoms, torch.from_numpy(z)[None])[0].numpy() for z in arrays])
 
+    @plain_memory_errors()
     def reconstruct(self, X: Any, *, observed: Any = None) -> Any:
         """Return pictures made of the codes of `X` and its smooth part, in the shape, range and dtype of `X`."""
         signals, smooth = self._read(X, observed)
         return signals.as_pictures(self._reconstruction(signals, smooth))
 
+    @plain_memory_errors()
     def inpaint(self, X: Any, *, observed: Any) -> Any:
         """Return `X` with hidden pixels taken from its reconstruction; what was observed comes back unchanged."""
         signals, smooth = self._read(X, observed)
         return signals.filled_with(self._reconstruction(signals, smooth))
 
+    @plain_memory_errors()
     def denoise(self, X: Any, *, noise: float | None = None, observed: Any = None) -> Any:
         """Return `X` without noise, in its shape, range and dtype: coded at a penalty of 3 times the noise.
 
@@ -86,6 +91,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         signals, _ = self._read(X, observed)
         return [level * s for level, s in zip(self._noise_levels(signals), _ranges(signals), strict=True)]
 
+    @plain_memory_errors()
     def score(self, X: Any, y: None = None, *, observed: Any = None) -> float:
         """Return minus the objective at the codes of `X`, per observed pixel: higher is better."""
         signals, _ = self._read(X, observed)
@@ -99,7 +105,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         about = {
             "cogd": cogd.__version__,
             **provenance(chosen_device(self.device)),
-            "command": command,
+            **({"command": command} if command else {}),
             "settings": settings,
             "penalty": self.penalty_,
             "history": self.history_,
@@ -113,19 +119,23 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         dictionary, weights, about = read_dictionary(path)
         try:
             settings = {**about["settings"], "atom_shape": tuple(about["settings"]["atom_shape"])}
+            if "on_progress" in settings or not isinstance(about["status"], str):
+                raise ValueError("it holds settings that no file keeps, or no status")
+            if (settings["n_atoms"], *settings["atom_shape"]) != (len(dictionary), *dictionary.shape[2:]):
+                raise ValueError(f"its settings are not those of atoms of the shape {dictionary.shape}")
             learner = cls(**settings)
             check_parameters(learner)
             learner.penalty_ = checked_penalty(about["penalty"])
-            learner.history_ = [Progress(*entry) for entry in about["history"]]
+            learner.history_ = read_history(about["history"])
             learner.status_ = about["status"]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"{str(path)!r} describes no learner of this version of CoGD: {error}.") from error
         learner.dictionary_, learner.weights_ = dictionary, weights
         return learner
 
     @classmethod
     def from_atoms(cls, atoms: Any, penalty: float, **settings: Any) -> Self:
-        """Return a learner whose dictionary is `atoms`, (K, C, h, w); `atoms.from_sporco` converts those of sporco."""
+        """Return a learner whose dictionary is `atoms`, (K, C, h, w); `from_sporco` converts those of sporco."""
         dictionary = np.array(atoms, settings.get("dtype", "float32"))
         check_atoms(dictionary, "atoms")
         learner = cls(len(dictionary), dictionary.shape[2:], penalty, **settings)
@@ -145,7 +155,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
     def _read(self, X: Any, observed: Any) -> tuple[Signals, list[np.ndarray]]:
         """Return what is to be coded of `X` by the learned dictionary, and the smooth parts."""
         check_is_fitted(self, "dictionary_")
-        signals = read_signals(X, observed, self.dictionary_.dtype)
+        signals = read_signals(X, observed, self.dictionary_.dtype, chosen_device(self.device))
         self._check_channels(signals)
         check_sizes(signals, self.dictionary_.shape[2:])
         return without_smooth_part(signals, self.smoothing)
@@ -169,9 +179,9 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
                 f"the codes did not reach transform_tol={self.transform_tol} in {coding.passes} passes; "
                 'raise transform_tol, or choose dtype="float64".',
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-        self._warn_if_vanished(coding.working_set.nonzeros)
+        self._warn_if_vanished(coding.working_set.nonzeros, penalty)
         return coding.working_set
 
     def _reconstruction(
@@ -181,12 +191,12 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         detail = codes.reconstruction(codes.own(self.dictionary_))
         return [d + s for d, s in zip(detail, smooth, strict=True)]
 
-    def _warn_if_vanished(self, nonzeros: int) -> None:
+    def _warn_if_vanished(self, nonzeros: int, penalty: float) -> None:
         if nonzeros == 0:
             warnings.warn(
-                f"all codes are zero: penalty={self.penalty_:.6g} is too large for these images. Lower it.",
+                f"all codes are zero: penalty={penalty:.6g} is too large for these images. Lower it.",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _noise_levels(self, signals: Signals) -> list[float]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cogd.sparse_coding import model
 from cogd.sparse_coding.code_projection import CodeProjection, Signal
+from cogd.sparse_coding.storage import taken
 
 STEPS = 10  # of ADMM on each side in an iteration
 HEURISTIC = 60.0  # gamma_2 = HEURISTIC * penalty / max |b|, as the method's authors set it
@@ -36,6 +37,9 @@ class FFCSC:
         if len({image.shape for image in images}) > 1:
             raise ValueError('solver="ffcsc" needs images of one size; choose solver="working_set".')
         seen = [np.where(m, b, 0) for b, m in zip(images, observed, strict=True)]
+        largest = max(float(np.abs(b).max()) for b in seen)
+        if largest == 0:
+            raise ValueError('solver="ffcsc" needs images that are not all blank; these are. Check X and smoothing.')
         self.images = torch.from_numpy(np.stack(seen)).to(device)
         self.observed = torch.from_numpy(np.stack(list(observed))).to(device)
         self.penalty = penalty
@@ -46,7 +50,7 @@ class FFCSC:
         self._seen = torch.nn.functional.pad(self.observed.to(self.images), margin)
         self._shape = tuple(self._b.shape[2:])
         self.codes = self.images.new_zeros((len(images), len(atoms), *self._shape))
-        self._gamma = HEURISTIC * penalty / float(self.images.abs().max())
+        self._gamma = HEURISTIC * penalty / largest
         self._z = self.codes.clone()
         self._d = torch.fft.irfft2(torch.fft.rfft2(self.atoms, s=self._shape), s=self._shape)
         self._duals: dict[str, tuple[Tensor, Tensor]] = {}
@@ -92,12 +96,18 @@ class FFCSC:
         tensors |= {f"dual.{side}.{i}": dual for side, pair in self._duals.items() for i, dual in enumerate(pair)}
         return {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()}
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
+    def restore(self, state: dict[str, np.ndarray], _n_atoms: int) -> None:
         """Take the iterates and multipliers of an earlier `state`; the atoms are given at construction."""
-        tensors = {name: torch.from_numpy(array).to(self.images) for name, array in state.items()}
-        self.codes, self._z, self._d = tensors["codes"], tensors["z"], tensors["d"]
-        for side in ("atoms", "codes"):
-            self._duals[side] = tensors[f"dual.{side}.0"], tensors[f"dual.{side}.1"]
+
+        def tensor(name: str, like: Tensor) -> Tensor:
+            array = taken(state, name, tuple(like.shape), str(like.dtype).removeprefix("torch."))
+            return torch.from_numpy(array).to(like.device)
+
+        codes, z, d = tensor("codes", self.codes), tensor("z", self._z), tensor("d", self._d)
+        swapped = self._b.transpose(0, 1), d.transpose(0, 1)
+        for side, pair in {"atoms": swapped, "codes": (self._b, z)}.items():
+            self._duals[side] = tensor(f"dual.{side}.0", pair[0]), tensor(f"dual.{side}.1", pair[1])
+        self.codes, self._z, self._d = codes, z, d
 
     def _steps(
         self, side: str, B: Tensor, x: Tensor, ratio: float, prox: Callable[[Tensor], Tensor]
@@ -142,7 +152,7 @@ def learn_ffcsc(solver: FFCSC, projection: CodeProjection | None = None) -> Iter
         solver.update_atoms()
         solver.update_codes()
         if projection is not None:
-            solver.correct(torch.stack(projection.project(observation, solver.atoms, list(solver.codes))))
+            solver.correct(torch.stack(projection.project(observation, list(solver.codes))))
         yield solver.atoms.cpu().numpy()
 
 

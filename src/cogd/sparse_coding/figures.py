@@ -54,6 +54,6 @@ def _last(picture: np.ndarray) -> np.ndarray:
 
 
 def _save(figure: Figure, path: str | Path) -> None:
-    if Path(path).suffix not in FORMATS:
+    if Path(path).suffix.lower() not in FORMATS:
         raise ValueError(f"a figure's file must end in one of {', '.join(FORMATS)}; got {str(path)!r}.")
     figure.savefig(path, dpi=130)

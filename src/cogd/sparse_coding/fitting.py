@@ -1,5 +1,6 @@
 """What `fit` runs: a solver with its rule, until something ends it."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from cogd.sparse_coding.code_projection import CodeProjection
 from cogd.sparse_coding.coder import CodeSet, learn, new_working_set
 from cogd.sparse_coding.ffcsc import FFCSC, learn_ffcsc
 from cogd.sparse_coding.signals import Signals
+from cogd.sparse_coding.storage import taken
 
 AUTO_FRACTION = 0.1  # penalty="auto" is this share of lambda_max
 DENSE_COPIES = 12  # of all codes, that FFCSC and the rules hold at once
@@ -19,6 +21,9 @@ class Progress(NamedTuple):
     """One iteration of `fit`: its number, the seconds since the start, the objective, how many codes are not 0, and
     how many atoms' gates the rule found open. With a `batch_size` an iteration is a batch, and the objective that of
     the batch before it moved the atoms.
+
+    >>> Progress(iteration=1, seconds=0.5, objective=12.0, nonzeros=34).opened
+    0
     """
 
     iteration: int
@@ -28,13 +33,22 @@ class Progress(NamedTuple):
     opened: int = 0
 
 
+def read_history(entries: Any) -> list[Progress]:
+    """Return the history that a file holds, or refuse it."""
+    history = [Progress(*entry) for entry in entries]
+    if not all(type(number) in (int, float) and math.isfinite(number) for entry in history for number in entry):
+        raise ValueError("history must hold finite numbers only")
+    return history
+
+
 class WholeRun:
     """Iterations over all images at once, from the start or from an earlier run's state."""
 
     def __init__(self, settings: dict[str, Any], signals: Signals, atoms: np.ndarray, penalty: float):
         _check_dense_codes(settings, signals, atoms)
         rule = settings["rule"]
-        self.penalty, self._n_atoms, self._device = penalty, len(atoms), settings["device"]
+        self.penalty, self._atoms, self._device = penalty, atoms, settings["device"]
+        self._codes_shapes = codes_shapes(signals, atoms)
         self.projection = None if rule is None else CodeProjection(rule, settings["order"], settings["scale"])
         self.solver: CodeSet | FFCSC
         if settings["solver"] == "ffcsc":
@@ -54,7 +68,7 @@ class WholeRun:
 
     @property
     def weights(self) -> np.ndarray:
-        return self.solver.weights(self._n_atoms)
+        return self.solver.weights(len(self._atoms))
 
     def state(self) -> dict[str, np.ndarray]:
         """Return copies of all that the next iteration reads beside images and atoms."""
@@ -62,12 +76,12 @@ class WholeRun:
         return {**self.solver.state(), **{f"rule.{name}": array for name, array in rule.items()}}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from an earlier run's state."""
-        self.solver.restore(state)
+        """Go on from an earlier run's state; refuse one that is damaged."""
+        self.solver.restore(state, len(self._atoms))
         if self.projection is not None:
-            prefix = "rule."
-            held = {n.removeprefix(prefix): a for n, a in state.items() if n.startswith(prefix)}
-            self.projection.restore(held, self._device)
+            atoms = taken(state, "rule.atoms", self._atoms.shape, self._atoms.dtype)
+            codes = [taken(state, f"rule.codes.{i}", shape, atoms.dtype) for i, shape in enumerate(self._codes_shapes)]
+            self.projection.restore(atoms, codes, self._device)
 
 
 def reason_to_stop(
@@ -92,13 +106,18 @@ def auto_penalty(signals: Signals, atoms: np.ndarray, device: str) -> float:
     return AUTO_FRACTION * largest
 
 
+def codes_shapes(signals: Signals, atoms: np.ndarray) -> list[tuple[int, int, int]]:
+    """Return the shape (K, rows, columns) of every image's codes."""
+    count, _, height, width = atoms.shape
+    return [(count, b.shape[1] + height - 1, b.shape[2] + width - 1) for b in signals.images]
+
+
 def check_dense_room(
     signals: Signals, atoms: np.ndarray, copies: int, what: str, remedy: str, device: str = "cpu"
 ) -> None:
     """Refuse what holds dense codes of these images where they will not fit into memory."""
-    height, width = atoms.shape[2:]
-    positions = sum((b.shape[1] + height - 1) * (b.shape[2] + width - 1) for b in signals.images)
-    check_memory(copies * len(atoms) * positions * atoms.itemsize, what, remedy, device)
+    numbers = sum(map(math.prod, codes_shapes(signals, atoms)))
+    check_memory(copies * numbers * atoms.itemsize, what, remedy, device)
 
 
 def _check_dense_codes(settings: dict[str, Any], signals: Signals, atoms: np.ndarray) -> None:

@@ -21,7 +21,10 @@ SAFE_FASTMATH = {"contract", "reassoc", "nsz", "arcp"}  # all but what assumes t
 
 def compiled(function):
     """Compile on first use, keep the machine code on disk, and run without Python's lock."""
-    return njit(function, nogil=True, cache=True, fastmath=SAFE_FASTMATH)
+    try:
+        return njit(function, nogil=True, cache=True, fastmath=SAFE_FASTMATH)
+    except RuntimeError as error:  # neither this package's folder nor the user's cache may be written
+        raise OSError(f"cannot keep compiled code: {error}. Set NUMBA_CACHE_DIR to a folder to write to.") from error
 
 
 @compiled

@@ -10,7 +10,7 @@ from sklearn.utils import check_random_state
 
 from cogd.sparse_coding.atoms import initial_atoms
 from cogd.sparse_coding.checkpoint import Checkpoint, Snapshot
-from cogd.sparse_coding.checks import check_parameters, chosen_device
+from cogd.sparse_coding.checks import check_parameters, chosen_device, plain_memory_errors
 from cogd.sparse_coding.code_projection import Rule
 from cogd.sparse_coding.coding import DictionaryCoder
 from cogd.sparse_coding.fitting import Progress, WholeRun, auto_penalty, reason_to_stop
@@ -103,23 +103,35 @@ class ConvDictionaryLearner(DictionaryCoder):
         self.random_state = random_state
         self.on_progress = on_progress
 
-    def fit(self, X: Any, y: None = None, *, observed: Any = None, checkpoint: str | Path | None = None) -> Self:
+    @plain_memory_errors()
+    def fit(
+        self,
+        X: Any,
+        y: None = None,
+        *,
+        observed: Any = None,
+        checkpoint: str | Path | None = None,
+        keep_checkpoint: bool = False,
+    ) -> Self:
         """Learn the dictionary from images and, where given, only their observed pixels (boolean, True = seen).
 
         An interrupt (Ctrl-C) leaves the dictionary of the last whole iteration in place and is raised again. With a
         `checkpoint`, a file, the same call afterwards goes on to what it would have been, bit for bit; limits such as
-        max_iter may change in between. The file is written every minute and on an interrupt, and deleted at the end.
+        max_iter may change in between. The file is written every minute and whenever something breaks the fit off, and
+        deleted at the end, or with `keep_checkpoint` left there complete, for who has yet to save what was learned.
         """
         started = time.perf_counter()
         check_parameters(self)
         first = self._read_new(X, observed, range(self.batch_size) if self.batch_size else None)
         file = None if checkpoint is None else Checkpoint(checkpoint, self._settings(), _identity(X, observed, first))
-        earlier = None if file is None else file.read()
-        run, done = self._start(X, observed, first, earlier)
+        run = self._start(X, observed, first, file)
+        done, self.status_ = len(self.history_), "interrupted"
         started -= self.history_[-1].seconds if done else 0.0
-        self.status_ = "interrupted"
+        reason = self._reason_to_stop() if done else None
+        steps = run.iterations(self.dictionary_, done)
         try:
-            for improved in run.iterations(self.dictionary_, done):
+            while reason is None:
+                improved = next(steps)
                 seconds = time.perf_counter() - started
                 self.dictionary_, self.weights_ = improved, run.weights
                 self.history_.append(run.progress(len(self.history_) + 1, seconds))
@@ -127,20 +139,23 @@ class ConvDictionaryLearner(DictionaryCoder):
                     file.keep(Snapshot(improved, run.weights, self.penalty_, list(self.history_), run.state()))
                 if self.on_progress is not None:
                     self.on_progress(self.history_[-1])
-                tol = self.tol if self.batch_size is None else None
-                reason = reason_to_stop(self.history_, self.max_iter, tol, self.time_limit)
-                if reason is not None:
-                    self.status_ = reason
-                    break
-        except KeyboardInterrupt:
-            if file is not None:
+                reason = self._reason_to_stop()
+        finally:
+            if file is not None and (reason is None or keep_checkpoint):
                 file.write()
-            raise
-        if file is not None:
+        self.status_ = reason
+        if file is not None and not keep_checkpoint:
             file.remove()
-        self._warn_if_vanished(self.history_[-1].nonzeros)
+        self._warn_if_vanished(self.history_[-1].nonzeros, self.penalty_)
         return self
 
+    def fit_transform(
+        self, X: Any, y: None = None, *, observed: Any = None, checkpoint: str | Path | None = None
+    ) -> Any:
+        """Return the codes of the observed pixels of `X` for the dictionary learned from them."""
+        return self.fit(X, y, observed=observed, checkpoint=checkpoint).transform(X, observed=observed)
+
+    @plain_memory_errors()
     def partial_fit(self, X: Any, y: None = None, *, observed: Any = None) -> Self:
         """Learn from one more batch of images, and forget them; the first call chooses the starting dictionary.
 
@@ -148,52 +163,59 @@ class ConvDictionaryLearner(DictionaryCoder):
         batches fade by a tenth with every call.
         """
         check_parameters(self)
+        if self.solver != "working_set" or self.rule is not None:
+            raise ValueError('partial_fit works with solver="working_set" and rule=None only; use fit.')
         signals, started = self._read_new(X, observed), time.perf_counter()
         if not hasattr(self, "dictionary_"):
-            self._begin(signals)
+            self._take(self._beginning(signals))
         self._check_channels(signals)
         step = batch_step(signals, self.dictionary_, self.weights_, self.penalty_, chosen_device(self.device))
         self.dictionary_, self.weights_, self.status_ = step.atoms, step.weights, "partial_fit"
         seconds = time.perf_counter() - started + (self.history_[-1].seconds if self.history_ else 0.0)
         self.history_.append(Progress(len(self.history_) + 1, seconds, step.objective, step.nonzeros))
-        self._warn_if_vanished(step.nonzeros)
+        self._warn_if_vanished(step.nonzeros, self.penalty_)
         return self
 
     def _read_new(self, X: Any, observed: Any, indices: Sequence[int] | None = None) -> Signals:
         """Return what is to be learned from, of all images or those with these indices."""
         if indices is not None:
             X, observed = some(X, observed, indices)
-        signals = read_signals(X, observed, np.dtype(self.dtype))
+        signals = read_signals(X, observed, np.dtype(self.dtype), chosen_device(self.device))
         check_sizes(signals, self.atom_shape)
         return without_smooth_part(signals, self.smoothing)[0]
 
-    def _begin(self, signals: Signals) -> None:
-        """Choose the starting dictionary and the penalty."""
+    def _beginning(self, signals: Signals) -> Snapshot:
+        """Return the starting dictionary and the penalty."""
         atoms, device = self._starting_atoms(signals), chosen_device(self.device)
-        self.penalty_ = float(self.penalty) if self.penalty != "auto" else auto_penalty(signals, atoms, device)
-        self.dictionary_, self.weights_ = atoms, np.zeros(len(atoms))
-        self.history_ = []
+        penalty = float(self.penalty) if self.penalty != "auto" else auto_penalty(signals, atoms, device)
+        return Snapshot(atoms, np.zeros(len(atoms)), penalty, [], {})
 
-    def _start(
-        self, X: Any, observed: Any, first: Signals, earlier: Snapshot | None
-    ) -> tuple[WholeRun | OnlineRun, int]:
-        """Return the run, from its beginning or an earlier one's end, and how many iterations went before."""
-        if earlier is None:
-            self._begin(first)
-        else:
-            self.dictionary_, self.weights_, self.penalty_ = earlier.dictionary, earlier.weights, earlier.penalty
-            self.history_ = [Progress(*entry) for entry in earlier.history]
+    def _take(self, snapshot: Snapshot) -> None:
+        self.dictionary_, self.weights_, self.penalty_, self.history_, _ = snapshot
+
+    def _reason_to_stop(self) -> str | None:
+        return reason_to_stop(
+            self.history_, self.max_iter, self.tol if self.batch_size is None else None, self.time_limit
+        )
+
+    def _start(self, X: Any, observed: Any, first: Signals, file: Checkpoint | None) -> WholeRun | OnlineRun:
+        """Return the run, from its beginning or an interrupted one's end; it is refused before any result is lost."""
+        shape = (self.n_atoms, first.channels, *self.atom_shape)
+        earlier = None if file is None else file.read(shape, np.dtype(self.dtype))
+        begin = self._beginning(first) if earlier is None else earlier
         run: WholeRun | OnlineRun
         if self.batch_size is None:
-            run = WholeRun(self._settings(), first, self.dictionary_, self.penalty_)
+            run = WholeRun(self._settings(), first, begin.dictionary, begin.penalty)
         else:
             seed = int(check_random_state(self.random_state).randint(2**31))
             read = lambda indices: self._read_new(X, observed, indices)  # noqa: E731
             count, device = count_images(X, observed), chosen_device(self.device)
-            run = OnlineRun(read, count, self.batch_size, self.weights_, self.penalty_, seed, device)
-        if earlier is not None:
-            run.restore(earlier.state)
-        return run, len(self.history_)
+            run = OnlineRun(read, count, self.batch_size, begin.weights, begin.penalty, seed, device)
+        if file is not None and earlier is not None:
+            with file.refusing_damage():
+                run.restore(earlier.state)
+        self._take(begin)
+        return run
 
     def _settings(self) -> dict[str, Any]:
         """Return the parameters, with the device that is chosen."""

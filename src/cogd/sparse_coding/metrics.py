@@ -26,7 +26,11 @@ def psnr(reference: Any, estimate: Any, data_range: float | None = None, where: 
 
 
 def ssim(reference: Any, estimate: Any, data_range: float | None = None, where: Any = None) -> float:
-    """Return the structural similarity of two images (H, W), 7x7 sliding window, averaged `where` True, or all over."""
+    """Return the structural similarity of two images (H, W), 7x7 sliding window, averaged `where` True, or all over.
+
+    >>> round(ssim(np.eye(8), np.eye(8)), 6)
+    1.0
+    """
     reference, estimate = _pair(reference, estimate)
     data_range = float(np.ptp(reference)) if data_range is None else data_range
     mean, everywhere = structural_similarity(reference, estimate, data_range=data_range, full=True)
@@ -34,13 +38,21 @@ def ssim(reference: Any, estimate: Any, data_range: float | None = None, where: 
 
 
 def paper_psnr(reference: Any, estimate: Any) -> float:
-    """Return the paper's PSNR: both min-max scaled, MAX = 1.  [Eq. eq_psnr]"""
+    """Return the paper's PSNR: both min-max scaled, MAX = 1.  [Eq. eq_psnr]
+
+    >>> paper_psnr(np.array([0.0, 1.0]), np.array([5.0, 7.0]))  # brightness and contrast don't count
+    inf
+    """
     x, y = map(_min_max_scaled, _pair(reference, estimate))
     return psnr(x, y, data_range=1.0)
 
 
 def paper_ssim(reference: Any, estimate: Any) -> float:
-    """Return the paper's SSIM: both min-max scaled, one window over the whole image.  [Eq. eq_ssim]"""
+    """Return the paper's SSIM: both min-max scaled, one window over the whole image.  [Eq. eq_ssim]
+
+    >>> round(paper_ssim(np.array([0.0, 1.0]), np.array([5.0, 7.0])), 6)
+    1.0
+    """
     x, y = map(_min_max_scaled, _pair(reference, estimate))
     c1, c2 = 0.01**2, 0.03**2
     covariance = ((x - x.mean()) * (y - y.mean())).mean()

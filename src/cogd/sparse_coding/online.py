@@ -14,6 +14,7 @@ import numpy as np
 from cogd.sparse_coding.coder import LEARNING_TOLERANCE, learn, new_working_set, settle
 from cogd.sparse_coding.fitting import Progress
 from cogd.sparse_coding.signals import Signals
+from cogd.sparse_coding.storage import taken
 
 FADING = 0.9  # what is left of a weight after one more batch
 TURNS = 3  # over codes and atoms, on each batch
@@ -81,5 +82,8 @@ class OnlineRun:
         return {"weights": self.weights.copy(), "seed": np.array([self.seed])}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from an earlier run's state."""
-        self.weights, self.seed = state["weights"], int(state["seed"][0])
+        """Go on from an earlier run's state; refuse one that is damaged."""
+        weights, (seed,) = taken(state, "weights", self.weights.shape, np.float64), taken(state, "seed", (1,), np.int64)
+        if (weights < 0).any() or not 0 <= seed < 2**31:
+            raise ValueError("weights and seed must be at least 0")
+        self.weights, self.seed = weights, int(seed)

@@ -9,14 +9,21 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".webp", ".pgm", ".ppm")
-GREY_MODES = {"L": "L", "1": "L", "I;16": "I;16", "I;16B": "I;16"}
-COLOUR_MODES = ("RGB", "CMYK", "YCbCr", "LAB", "HSV")
+LOSSLESS = (".png", ".tif", ".tiff", ".bmp", ".pgm", ".ppm")
+SIXTEEN_BITS = (".png", ".tif", ".tiff", ".pgm", ".ppm")
+COLOUR_MODES = ("RGB", "CMYK", "YCbCr", "HSV")
 
 
 def read_picture(path: str | Path) -> np.ndarray:
     """Return a picture (C, H, W), uint8 or uint16, one channel where it is grey and three where it has colours.
 
     Palettes and CMYK are converted to RGB; a picture with transparency is refused, as it would be lost.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_picture(f"{folder}/flat.png", np.zeros((3, 4, 6), np.uint8))
+    ...     read_picture(f"{folder}/flat.png").shape
+    (3, 4, 6)
     """
     try:
         with warnings.catch_warnings():
@@ -25,6 +32,7 @@ def read_picture(path: str | Path) -> np.ndarray:
                 _check_depth(file, path)
                 picture = ImageOps.exif_transpose(file)
                 picture.load()
+                format = file.format
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no picture {str(path)!r}.") from error
     except UnidentifiedImageError as error:
@@ -33,11 +41,18 @@ def read_picture(path: str | Path) -> np.ndarray:
         raise ValueError(f"{str(path)!r} is larger than {Image.MAX_IMAGE_PIXELS} pixels. Cut it into parts.") from error
     except (OSError, SyntaxError) as error:
         raise ValueError(f"{str(path)!r} is damaged or cut short: {error}. Copy it again.") from error
-    return _as_array(picture, path)
+    return _as_array(picture, path, format)
 
 
 def write_picture(path: str | Path, picture: np.ndarray) -> None:
-    """Write a picture (C, H, W) or (H, W), uint8 or uint16, in the format of the path's suffix."""
+    """Write a picture (C, H, W) or (H, W), uint8 or uint16, in the format of the path's suffix.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_picture(f"{folder}/flat.png", np.full((4, 6), 2**15, np.uint16))
+    ...     read_picture(f"{folder}/flat.png").dtype
+    dtype('uint16')
+    """
     planes = picture.reshape(-1, *picture.shape[-2:])
     image = Image.fromarray(planes[0] if len(planes) == 1 else np.ascontiguousarray(planes.transpose(1, 2, 0)))
     try:
@@ -46,8 +61,26 @@ def write_picture(path: str | Path, picture: np.ndarray) -> None:
         raise ValueError(f"{str(path)!r} needs the suffix of a picture format, such as .png.") from error
 
 
+def check_suffix(path: str | Path, dtype: Any) -> None:
+    """Refuse, before the work, a format that cannot hold a picture's depth.
+
+    >>> check_suffix("photo.bmp", np.uint16)
+    Traceback (most recent call last):
+    ValueError: 'photo.bmp' cannot hold 16 bits; choose one of .png, .tif, .tiff, .pgm, .ppm.
+    """
+    if dtype == np.uint16 and Path(path).suffix.lower() not in SIXTEEN_BITS:
+        raise ValueError(f"{str(path)!r} cannot hold 16 bits; choose one of {', '.join(SIXTEEN_BITS)}.")
+
+
 class PictureFolder(Sequence[np.ndarray]):
-    """Picture files as images (C, H, W), or (H, W) in grey, each read when it is looked at."""
+    """Picture files as images (C, H, W), or (H, W) in grey, each read when it is looked at.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_picture(f"{folder}/flat.png", np.zeros((4, 6), np.uint8))
+    ...     PictureFolder([Path(folder) / "flat.png"], colour=True)[0].shape
+    (3, 4, 6)
+    """
 
     def __init__(self, paths: Sequence[Path], colour: bool):
         self.paths, self.colour = paths, colour
@@ -62,8 +95,18 @@ class PictureFolder(Sequence[np.ndarray]):
         return picture if len(picture) == 3 else picture.repeat(3, axis=0)
 
 
-def picture_folder(folder: str | Path, colour: bool = False) -> tuple[PictureFolder, list[str]]:
-    """Return a folder's pictures in order of name, and the reason for every file that was left out."""
+def picture_folder(
+    folder: str | Path, colour: bool = False, least: tuple[int, int] = (1, 1)
+) -> tuple[PictureFolder, list[str]]:
+    """Return a folder's pictures of at least this size (H, W) in order of name, and why each other file is left out.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_picture(f"{folder}/flat.png", np.zeros((4, 6), np.uint8))
+    ...     pictures, left_out = picture_folder(folder)
+    >>> len(pictures), left_out
+    (1, [])
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"there is no folder {str(folder)!r}.")
@@ -73,25 +116,39 @@ def picture_folder(folder: str | Path, colour: bool = False) -> tuple[PictureFol
             left_out.append(f"{path.name}: not a picture by its suffix")
             continue
         try:
-            read_picture(path)
+            height, width = read_picture(path).shape[1:]
+            if height < least[0] or width < least[1]:
+                raise ValueError(f"{height} x {width} pixels are smaller than an atom of {least[0]} x {least[1]}")
         except ValueError as error:
             left_out.append(f"{path.name}: {error}")
         else:
             usable.append(path)
     if not usable:
-        raise ValueError(f"{str(folder)!r} holds no picture that can be read ({', '.join(SUFFIXES)}).")
+        reasons = "; ".join(left_out[:3]) or "it is empty"
+        raise ValueError(f"{str(folder)!r} holds no picture that can be used ({', '.join(SUFFIXES)}): {reasons}.")
     return PictureFolder(usable, colour), left_out
 
 
 def grey(picture: np.ndarray) -> np.ndarray:
-    """Return the luma (H, W) of a picture (C, H, W) in its own dtype."""
+    """Return the luma (H, W) of a picture (C, H, W) in its own dtype.
+
+    >>> grey(np.full((3, 1, 2), 100, np.uint8))
+    array([[100, 100]], dtype=uint8)
+    """
     if len(picture) == 1:
         return picture[0]
     return np.rint(np.tensordot([0.299, 0.587, 0.114], picture, 1)).astype(picture.dtype)
 
 
 def read_holes(path: str | Path, shape: tuple[int, ...]) -> np.ndarray:
-    """Return where a picture is missing, (H, W): where the picture of its holes is white."""
+    """Return where a picture is missing, (H, W): where the picture of its holes is white.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_picture(f"{folder}/holes.png", np.array([[255, 0, 0]], np.uint8))
+    ...     read_holes(f"{folder}/holes.png", (1, 3))
+    array([[ True, False, False]])
+    """
     holes = grey(read_picture(path))
     if holes.shape != shape:
         raise ValueError(f"{str(path)!r} must be as large as the picture, {shape} (H, W); it is {holes.shape}.")
@@ -104,7 +161,11 @@ def read_holes(path: str | Path, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def tiling(dictionary: np.ndarray) -> np.ndarray:
-    """Return the picture of all atoms, (H, W) or (C, H, W) uint8, most grey = 0, each atom at its own contrast."""
+    """Return the picture of all atoms, (H, W) or (C, H, W) uint8, most grey = 0, each atom at its own contrast.
+
+    >>> tiling(np.ones((4, 1, 2, 2), np.float32)).shape
+    (7, 7)
+    """
     count, channels, height, width = dictionary.shape
     columns = int(np.ceil(np.sqrt(count)))
     rows = -(-count // columns)
@@ -118,15 +179,26 @@ def tiling(dictionary: np.ndarray) -> np.ndarray:
 
 def _check_depth(file: Image.Image, path: str | Path) -> None:
     """Refuse 16 bits per colour, which Pillow would read as 8."""
-    if file.mode in COLOUR_MODES and any("16" in str(tile[3]) for tile in getattr(file, "tile", ())):
+    if file.mode in COLOUR_MODES and any(map(_is_deep, getattr(file, "tile", ()))):
         raise ValueError(f"{str(path)!r} has 16 bits per colour, which would be lost. Save it with 8, or in grey.")
 
 
-def _as_array(picture: Image.Image, path: str | Path) -> np.ndarray:
+def _is_deep(tile: Any) -> bool:
+    """Return whether a part of a file has 16 bits: its first argument is how bytes are packed, PPM's last the range."""
+    decoder, _, _, arguments = tile
+    arguments = [arguments] if isinstance(arguments, str) else arguments or [""]
+    return "16" in str(arguments[0]) or (decoder.startswith("ppm") and arguments[-1] > 255)
+
+
+def _as_array(picture: Image.Image, path: str | Path, format: str | None) -> np.ndarray:
     if picture.has_transparency_data:
         raise ValueError(f"{str(path)!r} has transparency, which would be lost. Flatten it first.")
-    if picture.mode in GREY_MODES:
-        return np.asarray(picture.convert(GREY_MODES[picture.mode]))[None]
+    if picture.mode in ("L", "1"):
+        return np.asarray(picture.convert("L"))[None]
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and format in ("PPM", "PNG")):  # these have 16 at most
+        return np.asarray(picture).astype(np.uint16)[
+            None
+        ]  # in the machine's order of bytes; Pillow converts by clipping
     if picture.mode == "P" or picture.mode in COLOUR_MODES:
         colours = np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
         return colours[:1] if picture.mode == "P" and (colours == colours[:1]).all() else colours

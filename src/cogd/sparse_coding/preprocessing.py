@@ -15,6 +15,10 @@ def normalize_contrast(image: np.ndarray) -> np.ndarray:
 
     Mean and deviation are weighted by a 13 x 13 Gaussian, the image reflected about its edge pixels; a deviation below
     the median of all is replaced by it. This is the preprocessing of the paper's experiments.
+
+    >>> normalized = normalize_contrast(np.random.default_rng(0).random((20, 30)))
+    >>> normalized.shape, round(abs(float(normalized.mean())), 6)
+    ((20, 30), 0.0)
     """
     image = np.asarray(image, np.float64)
     if image.ndim != 2 or min(image.shape) < WINDOW:
@@ -29,7 +33,13 @@ def normalize_contrast(image: np.ndarray) -> np.ndarray:
 
 
 def without_smooth_part(signals: Signals, strength: float) -> tuple[Signals, list[np.ndarray]]:
-    """Return images less their smooth parts, and these; with a strength of 0 there are none."""
+    """Return images less their smooth parts, and these; with a strength of 0 there are none.
+
+    >>> from cogd.sparse_coding.signals import read_signals
+    >>> detail, smooth = without_smooth_part(read_signals(np.ones((1, 8, 8)), None, np.dtype("float32")), strength=5.0)
+    >>> float(detail.images[0].max()), float(smooth[0].max())
+    (0.0, 1.0)
+    """
     if not strength:
         return signals, [np.zeros_like(image) for image in signals.images]
     smooth = [smooth_part(b, m, strength) for b, m in zip(signals.images, signals.observed, strict=True)]
@@ -42,6 +52,10 @@ def smooth_part(image: np.ndarray, observed: np.ndarray, strength: float, tolera
 
     Shapes are (C, H, W); every channel is smoothed on its own. What varies over distances of more than about
     2 pi sqrt(strength) pixels passes, and holes are bridged.
+
+    >>> seen = np.arange(64).reshape(1, 8, 8) % 5 > 0  # every fifth pixel is missing
+    >>> float(smooth_part(np.where(seen, 1.0, 0.0), seen, strength=5.0).min())
+    1.0
     """
     weight = observed.astype(np.float64)
     b = np.where(observed, image, 0).astype(np.float64)
@@ -70,6 +84,10 @@ def noise_level(image: np.ndarray, observed: np.ndarray) -> float:
 
     The second difference in both directions, [1 -2 1] by [1 -2 1], has 6 times the noise's deviation and hardly sees a
     picture; its median is that of 0.6745 deviations.  (J. Immerkaer 1996, with the median for the mean)
+
+    >>> noise = np.random.default_rng(0).normal(0, 0.1, (1, 64, 64))
+    >>> round(noise_level(noise, np.ones(noise.shape, bool)), 2)
+    0.1
     """
     differences, whole = image.astype(np.float64), observed
     for axis in (-2, -1):

@@ -20,11 +20,13 @@ def write_inpainting(
     name: str,
     original: np.ndarray | None = None,
     seconds: float | None = None,
+    device: str = "cpu",
     command: str | None = None,
 ) -> None:
     """Write a restored picture (C, H, W), its holes (H, W) and, beside them, a results file of `cogd report`.
 
-    Where the `original` is known, it is written too and the quality on the hidden pixels is measured.
+    Where the `original` is known, it is written too and the quality on the hidden pixels is measured. `device` is where
+    the picture was restored.
     """
     holes = output.with_name(f"{output.stem}.holes.png")
     write_picture(output, restored)
@@ -41,7 +43,7 @@ def write_inpainting(
         result |= {"original": truth.name, **quality(original, restored, hidden)}
     if seconds is not None:
         result["seconds"] = seconds
-    about = {"settings": settings, **provenance(), **({"command": command} if command else {})}
+    about = {"settings": settings, **provenance(device), **({"command": command} if command else {})}
     write_json(output.with_suffix(".json"), {**about, "inpainting": result})
 
 

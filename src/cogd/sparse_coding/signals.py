@@ -39,11 +39,12 @@ class Signals:
         return self.give_back([np.where(seen.reshape(p.shape), p, _as_picture(r, p)) for seen, p, r in triples])
 
 
-def read_signals(X: Any, observed: Any, dtype: np.dtype) -> Signals:
+def read_signals(X: Any, observed: Any, dtype: np.dtype, device: str = "cpu") -> Signals:
     """Check images and their observed pixels, and bring them into the solver's form.
 
     Raises:
         TypeError, ValueError: What cannot be coded, by name, with what is expected and what to do.
+        MemoryError: Working on so many images would not fit into the memory of this machine or of the device.
     """
     pictures = [as_array(picture, "X") for picture in _items(X, "X")]
     if not pictures:
@@ -54,7 +55,9 @@ def read_signals(X: Any, observed: Any, dtype: np.dtype) -> Signals:
     )
     numbers = sum(picture.size for picture in pictures)
     what = f"working on {len(pictures)} images of {numbers / 1e6:.1f} million numbers"
-    check_memory(COPIES * numbers * dtype.itemsize, what, "Give fewer images at a time; to fit, give batch_size.")
+    remedy = "Give fewer images at a time; to fit, give batch_size."
+    for place in ("cpu", device):
+        check_memory(COPIES * numbers * dtype.itemsize, what, remedy, place)
     planes = [_as_planes(picture, i) for i, picture in enumerate(pictures)]
     if len({plane.shape[0] for plane in planes}) > 1:
         counts = sorted({plane.shape[0] for plane in planes})
@@ -104,7 +107,9 @@ def read_codes(codes: Any, n_atoms: int, dtype: np.dtype) -> tuple[list[np.ndarr
 def as_array(item: Any, name: str) -> np.ndarray:
     """Return an array or tensor as a NumPy array."""
     if isinstance(item, torch.Tensor):
-        return item.detach().cpu().numpy()
+        if item.dtype == torch.bfloat16:
+            raise TypeError(f"{name} must hold numbers that NumPy has too; got {item.dtype}. Give {name}.float().")
+        item = item.detach().cpu().numpy()
     array = np.asarray(item)
     if array.dtype == object or array.dtype.kind not in "biuf":
         raise TypeError(f"{name} must hold real numbers; got dtype {array.dtype}.")
@@ -131,6 +136,11 @@ def _as_planes(picture: np.ndarray, i: int) -> np.ndarray:
         raise ValueError(f"X[{i}] is empty: its shape is {picture.shape}.")
     if picture.dtype == bool:
         raise TypeError(f"X[{i}] is boolean; give images as numbers, and masks as observed=.")
+    if picture.dtype.kind in "iu" and picture.dtype.itemsize > 2:
+        raise TypeError(
+            f"X[{i}] has dtype {picture.dtype}; integers count as shares of their type's range, of which pictures fill "
+            "next to nothing here. Give X.astype(np.uint8) for grey values up to 255, np.uint16 up to 65535, or floats."
+        )
     if picture.ndim == 3 and picture.shape[0] > 4 and picture.shape[2] <= 4:
         raise ValueError(
             f"X[{i}] has the shape {picture.shape}, which reads as {picture.shape[0]} channels. "

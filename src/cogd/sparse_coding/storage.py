@@ -43,7 +43,7 @@ def read_arrays(path: str | Path, kind: str) -> tuple[dict[str, np.ndarray], dic
             if metadata.get("format") != kind:
                 raise ValueError(f"{str(path)!r} is no {KINDS[kind]} written by this version of CoGD ({kind}).")
             arrays, about = {name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata["about"])  # noqa: SIM118
-    except (SafetensorError, json.JSONDecodeError, KeyError, OSError, RecursionError) as error:
+    except (SafetensorError, json.JSONDecodeError, KeyError, OSError, RecursionError, TypeError) as error:
         raise ValueError(f"{str(path)!r} is damaged or no safetensors file: {error}. Save or copy it again.") from error
     if isinstance(about, dict):
         return arrays, about
@@ -63,6 +63,15 @@ def read_dictionary(path: str | Path) -> tuple[np.ndarray, np.ndarray, dict[str,
     if weights.shape != dictionary.shape[:1] or not np.isfinite(weights).all() or (weights < 0).any():
         raise ValueError(f"{name} must have one weight >= 0 per atom.")
     return dictionary, weights.astype(np.float64), about
+
+
+def taken(state: dict[str, np.ndarray], name: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return an array of a file, or refuse one of another shape or type, or not finite; -1 stands for any length."""
+    array = state[name]
+    fits = len(shape) == array.ndim and all(n in (-1, m) for n, m in zip(shape, array.shape, strict=True))
+    if not fits or array.dtype != dtype or not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite {np.dtype(dtype)} of shape {shape}; got {array.dtype} {array.shape}")
+    return array
 
 
 def _plain(number: Any) -> Any:

@@ -17,6 +17,7 @@ from torch.nn.functional import max_pool2d
 
 from cogd.sparse_coding import model, tile_steps
 from cogd.sparse_coding.code_projection import Signal
+from cogd.sparse_coding.storage import taken
 
 GRADIENT_BYTES = 2**31  # of the codes' gradient that are held at once
 SMALLEST_TILE = 8
@@ -118,10 +119,18 @@ class TiledWorkingSet:
         names = ("residual", "position", "atom", "value")
         return {name: getattr(self, name).cpu().numpy().copy() for name in names}
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        codes = {name: torch.from_numpy(array).to(self.residual.device) for name, array in state.items()}
-        self.residual.copy_(codes.pop("residual"))
-        self._place(**codes)
+    def restore(self, state: dict[str, np.ndarray], n_atoms: int) -> None:
+        dtype = np.dtype(str(self.residual.dtype).removeprefix("torch."))
+        residual = taken(state, "residual", tuple(self.residual.shape), dtype)
+        position = taken(state, "position", (-1,), np.int64)
+        atom, value = taken(state, "atom", position.shape, np.int64), taken(state, "value", position.shape, dtype)
+        image, row, column = self._places(torch.from_numpy(position))
+        rows, columns = self.codes_shape
+        inside = (image >= 0) & (image < self.shape[0]) & (row < rows) & (column < columns)
+        if not inside.all() or ((atom < 0) | (atom >= n_atoms)).any():
+            raise ValueError("codes lie outside of the images, or belong to atoms that there are not")
+        self.residual.copy_(torch.from_numpy(residual))
+        self._place(*(torch.from_numpy(array).to(self.residual.device) for array in (position, atom, value)))
 
     def codes(self, n_atoms: int) -> list[Tensor]:
         codes = self.value.new_zeros(len(self.sizes), n_atoms, *self.codes_shape)

@@ -11,6 +11,7 @@ import torch
 
 from cogd.sparse_coding import kernels
 from cogd.sparse_coding.code_projection import Signal
+from cogd.sparse_coding.storage import taken
 
 STRIP_ROWS = 64  # fewest rows of codes in a strip; strips are what threads share out
 
@@ -200,11 +201,23 @@ class WorkingSet:
         names = ("residual", "position", "image", "atom", "value")
         return {name: getattr(self, name).copy() for name in names}
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Take the codes and the residual of an earlier `state`."""
-        np.copyto(self.residual, state["residual"])
-        self.position, self.image = state["position"], state["image"]
-        self.atom, self.value = state["atom"], state["value"]
+    def restore(self, state: dict[str, np.ndarray], n_atoms: int) -> None:
+        """Take the codes and the residual of an earlier `state`; compiled loops trust what is checked here."""
+        residual = taken(state, "residual", self.residual.shape, self.residual.dtype)
+        position = taken(state, "position", (-1,), np.int64)
+        image, atom = (taken(state, name, position.shape, np.int32) for name in ("image", "atom"))
+        value = taken(state, "value", position.shape, self.value.dtype)
+        layout, shapes = self.layout, np.array(self.layout.shapes)
+        if ((image < 0) | (image >= len(shapes)) | (atom < 0) | (atom >= n_atoms)).any():
+            raise ValueError("codes belong to images or atoms that there are not")
+        row, column = np.divmod(position - layout.starts[image], layout.strides[image])
+        inside = (row >= 0) & (row < shapes[image, 0]) & (column < shapes[image, 1])
+        if not inside.all() or (np.diff(position) < 0).any() or residual[self.seen == 0].any():
+            raise ValueError(
+                "codes lie outside of their images or out of order, or the residual where nothing was seen"
+            )
+        np.copyto(self.residual, residual)
+        self.position, self.image, self.atom, self.value = position, image, atom, value
 
     def codes(self, n_atoms: int) -> list[torch.Tensor]:
         """Return every image's codes as a tensor (K, rows, columns)."""

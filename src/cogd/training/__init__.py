@@ -1,5 +1,6 @@
 """Training that resumes exactly: `fit`, its recipes and its results."""
 
+from cogd.training.evaluation import evaluate_run as evaluate_run
 from cogd.training.fit import fit as fit
 from cogd.training.loop import DivergedError as DivergedError
 from cogd.training.metrics import classification_metrics as classification_metrics

@@ -18,6 +18,7 @@ import torch
 from cogd.training.files import write_atomically, write_json
 
 KEPT = 2
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError)
 
 
 class Checkpoints:
@@ -59,7 +60,7 @@ class Checkpoints:
         for manifest in self._manifests():
             try:
                 snapshot = self._read(manifest)
-            except (OSError, ValueError, KeyError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            except UNREADABLE as error:
                 refused[manifest] = f"{manifest.with_suffix('.pt')} cannot be used: {error}"
             else:
                 self._set_aside(refused)

@@ -12,6 +12,7 @@ from torch.optim import SGD, Optimizer
 from cogd.coupling import Coupling, couple_conv_norm
 from cogd.optimizer import CoGD
 from cogd.training.data import Data, load_data
+from cogd.training.labels import with_checked_labels
 from cogd.training.loop import AfterEpoch, AfterStep, Plan, TrainData
 from cogd.training.metrics import (
     Batches,
@@ -27,6 +28,8 @@ from cogd.training.recipe import Recipe, read_recipe
 from cogd.training.run import RunFolder
 from cogd.training.runner import Result, run_plan
 from cogd.training.state import Stateful, seed_epoch
+
+Batch = tuple[Tensor, Tensor]
 
 
 def fit(
@@ -57,7 +60,7 @@ def fit(
         model: any module; it is moved to the device and left in evaluation mode.
         data: "digits", "cifar10:DIR", "folder:DIR_OR_ZIP", what `load_data` makes of these, or a pair (train, test) of
             iterables of (inputs, targets) batches. Both must begin anew at each iteration, train must have a length,
-            and what it draws must come from torch's generators.
+            and what it draws must come from torch's generators: a run is resumed only with the same first batch.
         recipe: a shipped recipe's name, a TOML file or a `Recipe`.
         seed: of the order of the data, its augmentation and whatever the model draws, but not of its initial weights.
         device: "auto", "cpu" or "cuda".
@@ -89,13 +92,16 @@ def fit(
     if tensorboard and folder is None:
         raise ValueError("tensorboard=True writes into the run's folder; give a folder too.")
     batches = load_batches(data, recipe, placement)
-    config = _config(model, batches, recipe, seed, placement, name)
     placement.place(model)
     with torch.random.fork_rng([placement.device] if placement.on_gpu else []):
         seed_epoch(seed, -1)
-        inputs, targets = first_examples(batches.train, placement)
+        first = next(iter(batches.train))
+        config = _config(model, batches, first, recipe, seed, placement, name)
+        inputs, targets = _examples(first, placement)
         if objective is None:
-            check_fit(model, inputs, targets, classes=loss is None)
+            outputs = check_fit(model, inputs, targets, classes=loss is None)
+            if loss is None:
+                batches = _with_checked_labels(batches, outputs.shape[1], evaluate)
         plan = Plan(
             model=model,
             optimizer=_optimizer(model, recipe, optimizer, couplings, len(batches.train), inputs, placement),
@@ -122,13 +128,14 @@ class RunData(NamedTuple):
     test: Batches
     source: str
     fingerprint: str
+    classes: int | None = None  # so many, where the labels are known to be below it
 
 
 def load_batches(data: str | Data | tuple[TrainData, Batches], recipe: Recipe, placement: Placement) -> RunData:
     loaded = load_data(data) if isinstance(data, str) else data
     if isinstance(loaded, Data):
         batches: tuple[TrainData, Batches] = loaded.batches(recipe, placement.device)
-        return RunData(*batches, loaded.source, loaded.fingerprint)
+        return RunData(*batches, loaded.source, loaded.fingerprint, len(loaded.classes))
     train, test = loaded
     if not isinstance(train, Sized):
         raise TypeError(
@@ -137,12 +144,29 @@ def load_batches(data: str | Data | tuple[TrainData, Batches], recipe: Recipe, p
         )
     if not len(train):
         raise ValueError("the training data has no batch.")
-    return RunData(train, test, source="iterables", fingerprint=f"{len(train)} batches")
+    lengths = f"{len(train)} batches" + (f", {len(test)} of test" if isinstance(test, Sized) else "")
+    return RunData(train, test, source="iterables", fingerprint=lengths)
 
 
-def _config(model, data: RunData, recipe: Recipe, seed: int, placement: Placement, name: str | None) -> dict[str, Any]:
+def _with_checked_labels(data: RunData, outputs: int, evaluate: Evaluate) -> RunData:
+    """Refuse labels that the network has no output for."""
+    if data.classes is not None:
+        if data.classes > outputs:
+            raise ValueError(f"the model has {outputs} outputs, but {data.source} has {data.classes} classes.")
+        return data
+    train: Any = with_checked_labels(data.train, outputs, "the training data")
+    measured = evaluate is classification_metrics
+    return data._replace(
+        train=train, test=with_checked_labels(data.test, outputs, "the test data") if measured else data.test
+    )
+
+
+def _config(
+    model, data: RunData, first: Batch, recipe: Recipe, seed: int, placement: Placement, name: str | None
+) -> dict[str, Any]:
     """Return what makes a run this run and no other, as far as data can tell: code is not compared."""
     shapes = [(key, tuple(value.shape)) for key, value in model.state_dict().items()]
+    first_batch = {"first_batch": _description(first)} if data.classes is None else {}
     return {
         "model": {
             "name": name or type(model).__name__,
@@ -151,6 +175,7 @@ def _config(model, data: RunData, recipe: Recipe, seed: int, placement: Placemen
         },
         "data": data.fingerprint,
         "source": data.source,
+        **first_batch,
         "seed": seed,
         "precision": placement.precision,
         "recipe": recipe.model_dump(exclude={"precision", "compile"}),
@@ -159,12 +184,25 @@ def _config(model, data: RunData, recipe: Recipe, seed: int, placement: Placemen
 
 def first_examples(train: TrainData, placement: Placement) -> tuple[Tensor, Tensor]:
     """Return the first two examples, as the model will see them."""
-    inputs, targets = next(iter(train))
+    return _examples(next(iter(train)), placement)
+
+
+def _examples(batch: Batch, placement: Placement) -> Batch:
+    inputs, targets = batch
     return placement.move(inputs[:2]), placement.move(targets[:2])
 
 
-def check_fit(model: nn.Module, inputs: Tensor, targets: Tensor, classes: bool) -> None:
-    """Refuse data whose shape the model does not take, before training begins."""
+def _description(batch: Batch) -> str:
+    """Return what tells batches apart: shapes, kinds of numbers, and a fingerprint of the numbers."""
+    digest = hashlib.sha256()
+    for tensor in batch:
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    kinds = [f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in batch]
+    return f"{', '.join(kinds)}, {digest.hexdigest()[:16]}"
+
+
+def check_fit(model: nn.Module, inputs: Tensor, targets: Tensor, classes: bool) -> Any:
+    """Refuse data whose shape the model does not take, before training begins; return what it answers."""
     shape = tuple(inputs.shape)
     try:
         with torch.no_grad():
@@ -176,6 +214,7 @@ def check_fit(model: nn.Module, inputs: Tensor, targets: Tensor, classes: bool) 
             f"the model answers {shape} with {tuple(outputs.shape)}, which does not fit class numbers such as "
             f"{targets.tolist()}: cross-entropy needs one output per class. Give num_classes accordingly, or a loss."
         )
+    return outputs
 
 
 def _optimizer(model, recipe, make, couplings, period: int, inputs: Tensor, placement: Placement) -> Optimizer:

@@ -4,6 +4,7 @@ One device. For several, `train` yields this rank's share of each batch, the rec
 made, in `_record`, and the first rank alone saves.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
@@ -43,7 +44,11 @@ class Reporter(Protocol):
 
 
 class DivergedError(ArithmeticError):
-    """The loss or the weights stopped being finite numbers."""
+    """The loss or the weights stopped being finite numbers.
+
+    >>> issubclass(DivergedError, ArithmeticError)
+    True
+    """
 
 
 @dataclass(frozen=True)
@@ -87,14 +92,15 @@ def train(
         began = time.perf_counter()
         images = _train_epoch(plan, take_step, state, random, stop, reporter)
         random = None
+        _refuse_divergence(plan, state)  # whether the epoch is over or stopped: nothing that diverged is saved
         if stop.requested and state.batch < len(plan.train):
-            _refuse_divergence(plan, state)
             save(state)
             return "stopped"
         record = _record(plan, state, images / (time.perf_counter() - began))
         state.epoch, state.batch = state.epoch + 1, 0
         record |= (plan.after_epoch(state) if plan.after_epoch else None) or {}
         record["seconds"] = time.perf_counter() - began
+        record = json.loads(json.dumps(record, default=float))  # numpy's numbers would spoil the checkpoint
         state.history.append(record)
         reporter.epoch(record)
         save(state)
@@ -146,7 +152,6 @@ def _train_epoch(
             f"the training data yielded {state.batch} batches, but its length is {len(plan.train)}. Give an iterable "
             "that begins anew each epoch, such as a list or a DataLoader, not a generator."
         )
-    _refuse_divergence(plan, state)
     return images
 
 

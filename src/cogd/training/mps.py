@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 FOLDERS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+SECONDS_TO_ANSWER = 20.0
 
 
 @contextmanager
@@ -26,9 +27,17 @@ def side_by_side() -> Iterator[str | None]:
     with tempfile.TemporaryDirectory(prefix="cogd-mps-", ignore_cleanup_errors=True) as folder:
         os.environ |= dict.fromkeys(FOLDERS, folder)
         try:
-            begun = subprocess.run([control, "-d"], capture_output=True, text=True, timeout=20)
-            yield f"nvidia-cuda-mps-control: {begun.stderr.strip()}" if begun.returncode else None
+            yield _refusal([control, "-d"])
         finally:
-            subprocess.run([control], input="quit\n", capture_output=True, text=True, timeout=20)
+            _refusal([control], "quit\n")
             for name in FOLDERS:
                 del os.environ[name]
+
+
+def _refusal(command: list[str], said: str = "") -> str | None:
+    """Run the control program and return why it did not do what it was told, or None."""
+    try:
+        done = subprocess.run(command, input=said, capture_output=True, text=True, timeout=SECONDS_TO_ANSWER)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"nvidia-cuda-mps-control: {error}"
+    return f"nvidia-cuda-mps-control: {done.stderr.strip()}" if done.returncode else None

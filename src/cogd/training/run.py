@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import logging
 import platform
 import time
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from torch import nn
 from cogd.training.board import Board, writer_class
 from cogd.training.checkpoint import Checkpoints
 from cogd.training.files import write_atomically, write_json
+
+logger = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -40,8 +43,13 @@ class RunFolder:
 
     def log(self, event: str, **fields: Any) -> None:
         """Append one line to log.jsonl."""
-        with (self.path / "log.jsonl").open("a") as file:
-            file.write(json.dumps({"event": event, "time": round(time.time(), 3), **fields}) + "\n")
+        path = self.path / "log.jsonl"
+        line = json.dumps({"event": event, "time": round(time.time(), 3), **fields}) + "\n"
+        try:
+            with path.open("a") as file:
+                file.write(line)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
 
     def log_epoch(self, record: dict[str, Any]) -> None:
         """Append an epoch's record to the log, and to TensorBoard's events where they were asked for."""
@@ -85,13 +93,20 @@ class RunFolder:
         return file
 
     def _forget_epochs_after(self, epoch: int) -> None:
-        """Take epochs out of the log that are run again, and a line that was never finished."""
+        """Take epochs out of the log that are run again, a line that was never finished, and what is no entry."""
         path = self.path / "log.jsonl"
         if not path.exists():
             return
-        whole = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        entries = [(line, json.loads(line)) for line in whole]
-        kept = [line for line, entry in entries if entry["event"] != "epoch" or entry["epoch"] <= epoch]
+        kept = []
+        *lines, _ = path.read_text(errors="replace").split("\n")
+        for number, line in enumerate(lines, 1):
+            try:
+                entry = json.loads(line)
+                again = entry["event"] == "epoch" and entry["epoch"] > epoch
+            except (ValueError, TypeError, KeyError):
+                logger.warning("line %d of %s is no entry of a log and is left out: %.60r", number, path, line)
+            else:
+                kept += [] if again else [f"{line}\n"]
         write_atomically(path, "".join(kept).encode())
 
 
@@ -104,7 +119,7 @@ def claim(folder: Path, config: dict[str, Any], file: str, what: str) -> None:
                 f"{folder} holds another {what}: {'; '.join(changes)}. Repeat that {what}'s settings to go on with "
                 "it, or choose another folder."
             )
-    elif any(folder.iterdir()):
+    elif any(entry.name != f"{file}.tmp" for entry in folder.iterdir()):  # of a process killed while it wrote that
         raise ValueError(f"{folder} holds files but no {what} (no {file}); choose a new or empty folder.")
     else:
         write_json(path, config)

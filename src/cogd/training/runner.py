@@ -1,5 +1,6 @@
 """A run from where its folder says it is to its end: resume, save, log, finish."""
 
+import logging
 from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -16,12 +17,17 @@ from cogd.training.run import RunFolder
 from cogd.training.state import Stateful, TrainingState
 from cogd.training.stop import StopRequest
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Result:
     """What a run came to: "complete" or "stopped", the last epoch's metrics, one record per epoch, its folder.
 
     `stop_requested` says that a stop was asked for, though perhaps too late to stop anything.
+
+    >>> Result("complete", {"accuracy": 0.98}, history=[]).metrics["accuracy"]
+    0.98
     """
 
     status: Status
@@ -55,8 +61,10 @@ def run_plan(plan: Plan, run: RunFolder | None, companions: Mapping[str, Statefu
 def _run_in_folder(
     plan: Plan, run: RunFolder, state: TrainingState, stop: StopRequest, reporter: LiveProgress
 ) -> Status:
-    random = _resume(run, state, reporter)
+    random, refused = _resume(run, state, reporter)
     run.begin(state.epoch, plan.placement.device)
+    for reason in refused:
+        run.log("refused", reason=reason)
 
     def save(state: TrainingState) -> None:
         if state.batch == 0:
@@ -79,16 +87,19 @@ def _run_in_folder(
     return status
 
 
-def _resume(run: RunFolder, state: TrainingState, reporter: LiveProgress) -> dict[str, Tensor] | None:
-    """Restore the newest sound checkpoint; return the random state to go on with within an epoch."""
+def _resume(run: RunFolder, state: TrainingState, reporter: LiveProgress) -> tuple[dict[str, Tensor] | None, list[str]]:
+    """Restore the newest sound checkpoint; return the random state to go on with within an epoch, and what was refused.
+
+    That is said even where there is no progress to see.
+    """
     snapshot, refused = run.checkpoints.load_latest()
     for reason in refused:
-        reporter.note(f"warning: {reason}. The checkpoint before it is used.")
+        logger.warning("%s. The checkpoint before it is used.", reason)
     if snapshot is None:
-        return None
+        return None, refused
     state.restore(snapshot)
     reporter.note(f"going on in {run.path} after step {state.step} (epoch {state.epoch}).")
-    return snapshot["random"] if state.batch else None
+    return (snapshot["random"] if state.batch else None), refused
 
 
 def _last_metrics(history: list[dict[str, Any]]) -> dict[str, float]:

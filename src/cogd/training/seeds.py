@@ -29,7 +29,19 @@ def fit_seeds(
     `options` are those of `fit`. What is complete is not run again, so that the same call resumes the whole. With
     `at_once`, so many runs share the device, each in a process of its own: `build` and `options` must be picklable, and
     the data must be what its `source` names.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from cogd.models import build
+    >>> from cogd.training import read_recipe
+    >>> from cogd.training.data import load_data
+    >>> digits, recipe = load_data("digits"), read_recipe("digits", epochs=1)
+    >>> with TemporaryDirectory() as folder:
+    ...     runs = fit_seeds(lambda: build("digits", 10), digits, recipe, [0, 1], folder, progress=False)
+    >>> [run.folder.name for run in runs]
+    ['seed-0', 'seed-1']
     """
+    if (Path(folder) / "config.json").exists():
+        raise ValueError(f"{folder} holds a single run; choose another folder for runs of several seeds.")
     if at_once > 1:
         return _fit_together(build, data, recipe, seeds, Path(folder), at_once, options)
     results: list[Result] = []

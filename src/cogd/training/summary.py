@@ -61,7 +61,15 @@ def paired_difference(values: dict[int, float], baseline: dict[int, float]) -> D
 
 
 def summarize(folders: Sequence[str | Path], metric: str = "accuracy") -> list[Row]:
-    """Return a row for each folder of finished runs, every row but the first compared with the first."""
+    """Return a row for each folder of finished runs, every row but the first compared with the first.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "config.json").write_text('{"seed": 0}')
+    ...     _ = Path(folder, "result.json").write_text('{"metrics": {"accuracy": 0.97}}')
+    ...     summarize([folder])[0].mean
+    0.97
+    """
     values = [_values(Path(folder), metric) for folder in folders]
     return [
         Row(str(folder), runs, paired_difference(runs, values[0]) if i else None)

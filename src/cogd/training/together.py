@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -99,7 +100,7 @@ def run_together(
     left = _told_of(left, when_complete)
     if left and not told:
         failed = ", ".join(str(job.folder) for job in left)
-        raise RuntimeError(f"not complete: {failed}; why is said above. The same call again goes on with them.")
+        raise ChildProcessError(f"not complete: {failed}; why is said above. The same call again goes on with them.")
     return "stopped" if left else "complete"
 
 
@@ -134,6 +135,8 @@ def _take_in_turn(jobs: Sequence[Job], device: str, threads: int) -> None:
                 return
         except FORESEEN as error:
             print(f"{job.folder}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        except Exception:  # noqa: BLE001 - a fault; the share's other runs are still taken
+            print(f"{job.folder}: {traceback.format_exc()}", file=sys.stderr, flush=True)
 
 
 def _end_with_parent() -> None:

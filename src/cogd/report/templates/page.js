@@ -4,5 +4,5 @@ for (const slider of document.querySelectorAll(".slider input")) {
   show();
 }
 addEventListener("beforeprint", () => {
-  for (const details of document.querySelectorAll(".origins")) details.open = true;
+  for (const details of document.querySelectorAll(".origins, .long")) details.open = true;
 });

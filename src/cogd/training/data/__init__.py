@@ -13,7 +13,11 @@ KINDS = {"digits": "digits", "cifar10": "cifar10:DIR", "folder": "folder:DIR_OR_
 
 
 def load_data(source: str) -> Data:
-    """Return the data set that a source such as "digits" or "cifar10:DIR" names."""
+    """Return the data set that a source such as "digits" or "cifar10:DIR" names.
+
+    >>> load_data("digits").source
+    'digits'
+    """
     kind, _, place = source.partition(":")
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)

@@ -22,7 +22,12 @@ CHECKSUMS = {  # of the binary layout; the python layout is verified by the same
 
 
 def load_cifar10(folder: Path) -> MemoryData:
-    """Return the 50 000 training and 10 000 test images in `folder`."""
+    """Return the 50 000 training and 10 000 test images in `folder`.
+
+    >>> load_cifar10(Path("elsewhere"))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    FileNotFoundError: found neither data_batch_1.bin nor data_batch_1 in elsewhere. Give the folder that holds ...
+    """
     batches = [_verified(folder, name) for name in CHECKSUMS]
     return MemoryData(
         source=f"cifar10:{folder}",

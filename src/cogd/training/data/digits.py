@@ -11,7 +11,12 @@ TEST_IMAGES = 360
 
 
 def load_digits() -> MemoryData:
-    """Return 1437 training and 360 test images, always the same."""
+    """Return 1437 training and 360 test images, always the same.
+
+    >>> data = load_digits()
+    >>> len(data.train), len(data.test)
+    (1437, 360)
+    """
     from sklearn.datasets import load_digits as load
 
     digits = load()

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import signal
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -31,6 +32,18 @@ SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, as torchvision's weights expect
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of a training crop, as usual on ImageNet
 TEST_SHARE = 224 / 256  # of a test image's shorter side
+UNREADABLE = (  # what Pillow and zipfile raise at damaged, encrypted or enormous images
+    UnidentifiedImageError,
+    Image.DecompressionBombError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    OSError,
+    EOFError,
+    ValueError,
+    SyntaxError,
+    RuntimeError,
+)
 
 logger = logging.getLogger(__name__)
 Box = tuple[float, float, float, float]  # left, upper, right, lower
@@ -38,7 +51,11 @@ Box = tuple[float, float, float, float]  # left, upper, right, lower
 
 @dataclass(frozen=True)
 class FolderData:
-    """Images by name, with their class numbers; `fingerprint` covers every name and file size."""
+    """Images by name, with their class numbers; `fingerprint` covers every name and file size.
+
+    >>> FolderData("mine", FolderArchive(Path("photos")), [("train/cat/1.png", 0)], [], ("cat",), "mine-1").classes
+    ('cat',)
+    """
 
     source: str
     archive: Archive
@@ -64,15 +81,24 @@ class FolderData:
 
 
 def load_folder(path: Path) -> FolderData:
-    """Find the images below train/CLASS/ and val/CLASS/ (or test/) in a directory or a zip file."""
-    archive: Archive = FolderArchive(path) if path.is_dir() else ZipArchive(path)
-    sizes = {name: size for name, size in sorted(archive.sizes().items()) if name.lower().endswith(SUFFIXES)}
+    """Find the images below train/CLASS/ and val/CLASS/ (or test/) in a directory or a zip file.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     for path in (Path(folder, "train/cat"), Path(folder, "val/cat")):
+    ...         path.mkdir(parents=True)
+    ...         Image.new("RGB", (8, 8)).save(path / "1.png")
+    ...     load_folder(Path(folder)).train
+    [('train/cat/1.png', 0)]
+    """
+    archive: Archive = FolderArchive(path) if path.is_dir() else ZipArchive(path, tops=TRAIN + TEST)
+    files = archive.sizes()
+    sizes = {name: size for name, size in sorted(files.items()) if name.lower().endswith(SUFFIXES)}
     train, test = _split(path, sizes, TRAIN), _split(path, sizes, TEST)
     classes = tuple(sorted({_class_of(name) for name in train}))
     if strangers := sorted({_class_of(name) for name in test} - set(classes)):
         raise ValueError(f"{path}: the test images have classes that training lacks: {', '.join(strangers[:5])}.")
-    if path.is_dir():
-        _refuse_empty_classes(path, set(classes))
+    _refuse_empty_classes(path, [*files, *archive.folders()], [*train, *test])
     numbers = {name: number for number, name in enumerate(classes)}
     digest = hashlib.sha256(repr(sorted(sizes.items())).encode()).hexdigest()
     return FolderData(
@@ -187,8 +213,8 @@ class DecodedImages(Dataset[tuple[Tensor | None, int, str, str]]):
             with Image.open(io.BytesIO(self.archive.read(name))) as image:
                 box = middle_box(*image.size) if chance is None else random_box(*image.size, *chance.tolist())
                 piece = image.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR, box)
-        except (UnidentifiedImageError, OSError, ValueError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
-            return None, label, name, str(error)
+        except UNREADABLE as error:
+            return None, label, name, str(error) or type(error).__name__
         return torch.from_numpy(np.array(piece)).permute(2, 0, 1), label, name, ""
 
 
@@ -248,12 +274,22 @@ def _split(path: Path, names: Iterable[str], folders: tuple[str, ...]) -> list[s
     raise ValueError(f"{path} holds no images as {' or '.join(f'{folder}/CLASS/IMAGE' for folder in folders)}.")
 
 
+def _class_folder(name: str) -> tuple[str, str]:
+    split, label = name.split("/")[:2]
+    return split, label
+
+
 def _class_of(name: str) -> str:
-    return name.split("/")[1]
+    return _class_folder(name)[1]
 
 
-def _refuse_empty_classes(path: Path, classes: set[str]) -> None:
-    """Refuse a class folder of the training images without a single image in it."""
-    folders = {folder.name for folder in (path / TRAIN[0]).iterdir() if folder.is_dir()}
-    if empty := sorted(folders - classes):
-        raise ValueError(f"{path / TRAIN[0]}: no image in the class folder {', '.join(empty[:5])}; fill or remove it.")
+def _refuse_empty_classes(path: Path, names: Iterable[str], images: Iterable[str]) -> None:
+    """Refuse a class folder without a single image in it, among the folders that the images are taken from."""
+    filled = {_class_folder(name) for name in images}
+    splits = {split for split, _ in filled}
+    folders = {_class_folder(name) for name in names if name.count("/") >= 2}
+    if empty := sorted("/".join(folder) for folder in folders - filled if folder[0] in splits):
+        raise ValueError(
+            f"{path}: no image in the class folder {', '.join(empty[:5])}; fill or remove it. "
+            f"Images are files that end in {', '.join(SUFFIXES)}."
+        )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from cogd.training.augment import Augmentation, normalize
+from cogd.training.labels import check_labels
 from cogd.training.recipe import Recipe
 
 AUGMENTED_AT_ONCE = 4096  # images; a few large operations instead of many small ones
@@ -28,7 +29,12 @@ class Images:
 
 @dataclass(frozen=True)
 class MemoryData:
-    """Training and test images with what normalizes them; `fingerprint` tells data sets apart, wherever they are."""
+    """Training and test images with what normalizes them; `fingerprint` tells data sets apart, wherever they are.
+
+    >>> images = Images(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 0, 1]))
+    >>> MemoryData("mine", images, images, ("cat", "dog"), mean=(0.5,), std=(0.25,), fingerprint="mine-1").classes
+    ('cat', 'dog')
+    """
 
     source: str
 
@@ -38,6 +44,10 @@ class MemoryData:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     fingerprint: str
+
+    def __post_init__(self):
+        for name, images in (("training", self.train), ("test", self.test)):
+            check_labels(images.labels, len(self.classes), f"the {name} part of {self.source}")
 
     def batches(self, recipe: Recipe, device: torch.device) -> tuple["TrainBatches", "TestBatches"]:
         """Return the recipe's training and test batches."""
