@@ -174,7 +174,7 @@ SKIPPED: dict[str, tuple[list[str], dict[str, str]]] = {  # the layers with gate
         {
             "0.0": "the way of its channels to 0.0 can't be followed",
             "1.branch.2.0": "the way of its channels to 1.branch.2.0 can't be followed",
-            "2.branch.2.0": "the way of its channels to 2.branch.2.1 can't be followed",
+            "2.branch.2.0": "the way of its channels to 1.branch.2.1 can't be followed",
             "6": "no convolution or linear layer reads its channels",
         },
     ),
