@@ -8,6 +8,7 @@ from scipy.ndimage import correlate1d
 from cogd.sparse_coding.signals import Signals
 
 WINDOW, SIGMA = 13, 3 * 1.591  # the paper's, after Zeiler et al. 2010
+CONTINUATION_STEPS = 500
 
 
 def normalize_contrast(image: np.ndarray) -> np.ndarray:
@@ -63,20 +64,28 @@ def smooth_part(image: np.ndarray, observed: np.ndarray, strength: float, tolera
     def normal_matrix(s):  # of (M + strength L) s = M b
         return weight * s + strength * _negative_laplacian(s)
 
-    preconditioner = 1 / (weight + 4 * strength)
-    s = np.full_like(b, b.sum() / weight.sum())
-    r = b - normal_matrix(s)
-    p = preconditioner * r
-    rho, goal = (r * p).sum(), tolerance * np.linalg.norm(b)
-    for _ in range(10 * sum(image.shape)):
-        if np.linalg.norm(r) <= goal:
-            break
-        q = normal_matrix(p)
-        step = rho / (p * q).sum()
-        s, r = s + step * p, r - step * q
-        rho_before, rho = rho, (r * preconditioner * r).sum()
-        p = preconditioner * r + rho / rho_before * p
-    return s.astype(image.dtype)
+    mean = np.full_like(b, b.sum() / weight.sum())
+    most = 10 * sum(image.shape)
+    return _conjugate_gradients(normal_matrix, b, mean, 1 / (weight + 4 * strength), tolerance, most).astype(
+        image.dtype
+    )
+
+
+def continuation(image: np.ndarray, observed: np.ndarray, tolerance: float = 1e-3) -> np.ndarray:
+    """Return an image (C, H, W) continued into its hidden pixels with the least bending, by conjugate gradients.
+
+    Bending is the sum of all squared second derivatives: hidden pixels are biharmonic. So far from observed pixels that
+    more steps were needed than are done, they stay near 0.
+    """
+    known = np.where(observed, image, 0).astype(np.float64)
+    hidden = ~observed
+
+    def bending_of_hidden(s):
+        return np.where(hidden, _bending(s), 0)
+
+    zero = np.zeros_like(known)
+    bent = _conjugate_gradients(bending_of_hidden, -bending_of_hidden(known), zero, 1.0, tolerance, CONTINUATION_STEPS)
+    return (known + bent).astype(image.dtype)
 
 
 def noise_level(image: np.ndarray, observed: np.ndarray) -> float:
@@ -117,6 +126,22 @@ def _median_above_zero(deviation: np.ndarray) -> float:
     return float(np.finfo(np.float64).eps)
 
 
+def _conjugate_gradients(matrix, b, start, preconditioner, tolerance, most):
+    """Return s with matrix(s) = b to tolerance * ||b||, or what so many steps reach."""
+    s, r = start, b - matrix(start)
+    p = preconditioner * r
+    rho, goal = (r * p).sum(), tolerance * np.linalg.norm(b)
+    for _ in range(most):
+        if np.linalg.norm(r) <= goal:
+            break
+        q = matrix(p)
+        step = rho / (p * q).sum()
+        s, r = s + step * p, r - step * q
+        rho_before, rho = rho, (r * preconditioner * r).sum()
+        p = preconditioner * r + rho / rho_before * p
+    return s
+
+
 def _negative_laplacian(s: np.ndarray) -> np.ndarray:
     """Return -(laplacian) of every channel (C, H, W), without flow over the boundary."""
     out = np.zeros_like(s)
@@ -125,4 +150,20 @@ def _negative_laplacian(s: np.ndarray) -> np.ndarray:
     out[..., 1:, :] += down
     out[..., :-1] -= right
     out[..., 1:] += right
+    return out
+
+
+def _bending(s: np.ndarray) -> np.ndarray:
+    """Return half the gradient of a channel's squared second differences (C, H, W), the mixed ones counted twice."""
+    out = np.zeros_like(s)
+    for along, back in ((s, out), (s.swapaxes(-1, -2), out.swapaxes(-1, -2))):
+        d = along[..., 2:] - 2 * along[..., 1:-1] + along[..., :-2]
+        back[..., 2:] += d
+        back[..., 1:-1] -= 2 * d
+        back[..., :-2] += d
+    d = 2 * np.diff(np.diff(s, axis=-1), axis=-2)
+    out[..., 1:, 1:] += d
+    out[..., 1:, :-1] -= d
+    out[..., :-1, 1:] -= d
+    out[..., :-1, :-1] += d
     return out
