@@ -64,11 +64,15 @@ def smooth_part(image: np.ndarray, observed: np.ndarray, strength: float, tolera
     def normal_matrix(s):  # of (M + strength L) s = M b
         return weight * s + strength * _negative_laplacian(s)
 
-    mean = np.full_like(b, b.sum() / weight.sum())
-    most = 10 * sum(image.shape)
-    return _conjugate_gradients(normal_matrix, b, mean, 1 / (weight + 4 * strength), tolerance, most).astype(
-        image.dtype
+    solved = _conjugate_gradients(
+        normal_matrix,
+        b,
+        np.full_like(b, b.sum() / weight.sum()),
+        preconditioner=1 / (weight + 4 * strength),
+        tolerance=tolerance,
+        most=10 * sum(image.shape),
     )
+    return solved.astype(image.dtype)
 
 
 def continuation(image: np.ndarray, observed: np.ndarray, tolerance: float = 1e-3) -> np.ndarray:
@@ -76,6 +80,11 @@ def continuation(image: np.ndarray, observed: np.ndarray, tolerance: float = 1e-
 
     Bending is the sum of all squared second derivatives: hidden pixels are biharmonic. So far from observed pixels that
     more steps were needed than are done, they stay near 0.
+
+    >>> seen = np.arange(64).reshape(1, 8, 8) % 5 > 0  # every fifth pixel is missing
+    >>> slope = np.arange(64.0).reshape(1, 8, 8)
+    >>> bool(np.abs(continuation(np.where(seen, slope, 0), seen, tolerance=1e-9) - slope).max() < 1e-6)
+    True
     """
     known = np.where(observed, image, 0).astype(np.float64)
     hidden = ~observed
@@ -126,9 +135,9 @@ def _median_above_zero(deviation: np.ndarray) -> float:
     return float(np.finfo(np.float64).eps)
 
 
-def _conjugate_gradients(matrix, b, start, preconditioner, tolerance, most):
-    """Return s with matrix(s) = b to tolerance * ||b||, or what so many steps reach."""
-    s, r = start, b - matrix(start)
+def _conjugate_gradients(matrix, b, s, preconditioner, tolerance, most):
+    """Return s with matrix(s) = b to tolerance * ||b||, or what so many steps reach from the s that is given."""
+    r = b - matrix(s)
     p = preconditioner * r
     rho, goal = (r * p).sum(), tolerance * np.linalg.norm(b)
     for _ in range(most):
