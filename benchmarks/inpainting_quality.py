@@ -34,7 +34,7 @@ from cogd.sparse_coding import ConvDictionaryLearner
 from cogd.sparse_coding.coding import SHIPPED
 from cogd.sparse_coding.metrics import psnr, ssim
 from cogd.sparse_coding.pictures import grey
-from cogd.sparse_coding.preprocessing import smooth_part
+from cogd.sparse_coding.preprocessing import bent_part
 from cogd.training.files import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,7 +89,7 @@ def fill_with_sporco(image: np.ndarray, observed: np.ndarray, setting: Result) -
     from sporco.admm import cbpdn
 
     atoms = util.convdicts()[setting["dictionary"]]
-    smooth = smooth_part(image[None], observed[None], setting["smoothing"])[0]
+    smooth = bent_part(image[None], observed[None], setting["smoothing"])[0]
     margin = [(0, atoms.shape[0])] * 2  # hidden, which makes the circular boundary unknown
     detail = np.pad(np.where(observed, image - smooth, 0), margin).astype(np.float32)
     mask = np.pad(observed, margin).astype(np.float32)

@@ -173,8 +173,8 @@ SKIPPED: dict[str, tuple[list[str], dict[str, str]]] = {  # the layers with gate
         ["1.branch.0.0", "2.branch.0.0", "3.0"],
         {
             "0.0": "the way of its channels to 0.0 can't be followed",
-            "1.branch.2.0": "the way of its channels to 1.branch.2.0 can't be followed",
-            "2.branch.2.0": "the way of its channels to 1.branch.2.1 can't be followed",
+            "1.branch.2.0": "the way of its channels to 0.0 can't be followed",
+            "2.branch.2.0": "the way of its channels to 0.0 can't be followed",
             "6": "no convolution or linear layer reads its channels",
         },
     ),

@@ -100,7 +100,7 @@ def test_a_signal_saves_all(tmp_path, number):
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_killed_together_with_its_runs_and_resumed(tmp_path):
-    options = ("--epochs", "60", "--batch-size", "128", "--device", "cpu")
+    options = ("--epochs", "20", "--batch-size", "128", "--device", "cpu")
     process = start(tmp_path, *options)
     wait_for_checkpoints(process, tmp_path)
     os.kill(process.pid, signal.SIGKILL)
@@ -112,7 +112,7 @@ def test_killed_together_with_its_runs_and_resumed(tmp_path):
     assert again.returncode == 0, err
     assert err.count("is complete") == 2
     assert "mean accuracy" in out
-    recipe = read_recipe("digits", epochs=60, batch_size=128)
+    recipe = read_recipe("digits", epochs=20, batch_size=128)
     fit_seeds(DIGITS, load_data("digits"), recipe, range(2), tmp_path / "whole", device="cpu", progress=False)
     for seed in range(2):
         weights = [
