@@ -1,5 +1,7 @@
 """What holds for every test, doctests in the package among them."""
 
+import signal
+
 import pytest
 import torch
 
@@ -15,6 +17,14 @@ def _one_thread():
         patch.setenv("OMP_NUM_THREADS", "1")  # for processes that tests start
         yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _interruptible():
+    """Take SIGINT as in a terminal, also where a shell started the tests in the background and had it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)

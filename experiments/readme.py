@@ -109,6 +109,28 @@ def spread(values: Sequence[float], shown: str) -> str:
     return f"{shown.format(statistics.mean(values))} ± {shown.format(statistics.stdev(values))}"
 
 
+def inpainting(*measured: dict[str, Any]) -> str:
+    """Return the table of what comes back of hidden pixels, by kind of hole."""
+    return "\n\n".join(map(inpainting_table, measured)) or "Not measured yet."
+
+
+def inpainting_table(results: dict[str, Any]) -> str:
+    """Return PSNR by kind of hole and method, over photographs and masks, the best in bold."""
+    names = list(next(iter(results["rows"].values())))
+    photos, side = ", ".join(results["config"]["photos"]), results["config"]["side"]
+    masks = len(results["config"]["seeds"])
+    lines = [["hidden", *names]]
+    for holes in results["config"]["holes"]:
+        rows = [row for photo, row in results["rows"].items() if photo.endswith(f", {holes}")]
+        found = [[mask["psnr"] for row in rows for mask in row.get(name, {}).values()] for name in names]
+        means = [sum(values) / len(values) if len(values) == len(rows) * masks else None for values in found]
+        highest = max(mean for mean in means if mean is not None)
+        cells = ["not measured" if mean is None else f"{mean:.2f}" for mean in means]
+        lines.append([holes, *(f"**{c}**" if m == highest else c for c, m in zip(cells, means, strict=True))])
+    about = f"PSNR on hidden pixels in dB, mean over {masks} masks of {photos} ({side} x {side}, in grey):"
+    return f"{about}\n\n{markdown(lines)}"
+
+
 def best(rows: list[Row], kind: str) -> Row:
     return max((r for r in rows if r["kind"] == kind), key=lambda row: row["improved"] - row["worsened"])
 
@@ -121,6 +143,7 @@ def markdown(lines: list[list[str]]) -> str:
 BLOCKS: dict[str, tuple[Callable[..., str], list[Path]]] = {
     "beale": (beale, [ROOT / "experiments/results/beale.json"]),
     "sparse_coding": (sparse_coding, sorted((ROOT / "benchmarks/results").glob("sparse_coding_*.json"), reverse=True)),
+    "inpainting": (inpainting, sorted((ROOT / "benchmarks/results").glob("inpainting_quality.json"))),
     "overhead": (overhead, sorted((ROOT / "benchmarks/results").glob("optimizer_overhead_*.json"))),
 }
 

@@ -287,8 +287,9 @@ def test_copies_of_lbfgs_cannot_step_wrapped_or_not(make, duplicate):
     """PyTorch's own __getstate__ drops what its __init__ computed."""
     model, optimizer = make("lbfgs", "descent")
     train(model, optimizer, DATA[:4])
+    twin, twin_optimizer = duplicate((model, optimizer))
     with pytest.raises(AttributeError, match="_params"):
-        train(*duplicate((model, optimizer)), DATA[4:])
+        train(twin, twin_optimizer, DATA[4:])
 
 
 # Steps

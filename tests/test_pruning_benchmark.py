@@ -63,8 +63,9 @@ def gradients_of(model, penalize):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_method_has_a_row_and_none_fails(bench, tmp_path):
-    command = [sys.executable, str(BENCHMARKS / "pruning.py"), "--quick", "--processes", "1", "-o", "pruning.json"]
+    command = [sys.executable, str(BENCHMARKS / "pruning.py"), "--quick", "--processes", "2", "-o", "pruning.json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "pruning.json").read_text())

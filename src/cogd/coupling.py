@@ -236,7 +236,7 @@ def _scales(layer: nn.Module, norm: nn.Module) -> bool:
     return _learned(layer, norm) and norm.weight.shape == (layer.weight.shape[_output_dim(layer)],)
 
 
-def _feeds(first: nn.Module, second: nn.Module) -> bool:
+def _feeds(first: Any, second: Any) -> bool:
     """Whether the second map's columns multiply what the first map's rows make."""
     if not any(isinstance(first, kind) and isinstance(second, kind) for kind in (nn.Linear, *CONVOLUTIONS)):
         return False  # a linear layer reads a convolution's last dimension, not its channels

@@ -1,6 +1,6 @@
 """Which modules of a model hand their output straight to which others."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ PASSING = (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 def neighbours_in(
-    model: nn.Module, layers: tuple[type[nn.Module], ...], example_inputs: tuple | None
+    model: nn.Module, layers: tuple[type[nn.Module], ...], example_inputs: Sequence | None
 ) -> Iterator[tuple[nn.Module, nn.Module]]:
     """Yield (producer, consumer) among the model's `layers`; identities and dropout let values pass."""
     watched = layers + PASSING
@@ -53,7 +53,7 @@ def _symbolic_calls(model: nn.Module, watched: tuple[type[nn.Module], ...]) -> I
 
 @torch.no_grad()
 def _observed_calls(
-    model: nn.Module, watched: tuple[type[nn.Module], ...], example_inputs: tuple
+    model: nn.Module, watched: tuple[type[nn.Module], ...], example_inputs: Sequence
 ) -> Iterable[tuple[nn.Module, Any, Any]]:
     """Return (module, input, output) of the calls in one run in evaluation mode.
 

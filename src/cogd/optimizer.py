@@ -51,7 +51,7 @@ class CoGD(Optimizer):
     Every `period`-th step, coordinates whose sparse side fell behind its partner are corrected after the base's step by
     beta_j x_j(t), |beta_j| = scale * lr * |<g, dA_j/dx_j>^order|. A coupling rests while one of its tensors has no
     gradient. Memory beyond the base's: one copy of the coupled tensors; during a projecting step at most one more of
-    the projected ones, and a few of what is computed at a time, at most 2 million numbers or one coordinate.
+    the projected ones, and a few of what is computed at a time, at most 3 million numbers or one coordinate.
 
     Args:
         base: the optimizer that takes the steps; it holds every coupled parameter.

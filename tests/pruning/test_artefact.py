@@ -167,7 +167,7 @@ def test_missing_and_extra_and_tampered_tensors_are_refused(saved):
         ({"sizes": {"features.0.0": {"forward": 1}}}, r"sizes.features.0.0.forward"),
         ({"sizes": {"feature": {"groups": 1}}}, "changes the sizes of 'feature', a module that the model doesn't have"),
         ({"surprise": 1}, "surprise: Extra inputs"),
-        ({"dtypes": {}}, r"features.0.0.weight: not in recipe.json"),
+        ({"dtypes": {}}, r"[a-z0-9.]+: not in recipe.json"),
     ],
 )
 def test_a_changed_recipe_is_refused(saved, change, message):

@@ -168,6 +168,34 @@ def test_every_layer_without_gates_has_its_reason():
     assert Gates(model, images).skipped["stem"] == "blocks.0.norm, a LayerNorm, mixes its channels"
 
 
+SKIPPED: dict[str, tuple[list[str], dict[str, str]]] = {  # the layers with gates, and why the others have none
+    "shufflenet_v2": (
+        ["1.branch.0.0", "2.branch.0.0", "3.0"],
+        {
+            "0.0": "the way of its channels to 0.0 can't be followed",
+            "1.branch.2.0": "the way of its channels to 0.0 can't be followed",
+            "2.branch.2.0": "the way of its channels to 0.0 can't be followed",
+            "6": "no convolution or linear layer reads its channels",
+        },
+    ),
+    "gated_linear": (
+        ["2.0"],
+        {
+            "0.0": "the way of its channels to 2.0 can't be followed",
+            "4": "no convolution or linear layer reads its channels",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SKIPPED)
+def test_what_torch_pruning_misreads_is_left_alone_and_told(name):
+    """Interleaved halves, and halves that gate each other."""
+    model, images = networks.build(name)
+    gates = Gates(model, images)
+    assert (list(gates.values), gates.skipped) == SKIPPED[name]
+
+
 def test_at_least_one_channel_stays_and_counts_are_rounded_up():
     values = torch.tensor([0.0, 3.0, -2.0, 0.0, 0.5, 0.1])
     assert kept_channels(values) == [1, 2, 4, 5]
@@ -218,8 +246,9 @@ def test_a_weight_quantised_by_torchao_is_refused():
     class Quantised(torch.Tensor):
         __module__ = "torchao.dtypes.affine_quantized_tensor"
 
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
-    model[0].weight = nn.Parameter(model[0].weight.detach().as_subclass(Quantised))
+    first = nn.Linear(4, 4)
+    first.weight = nn.Parameter(first.weight.detach().as_subclass(Quantised))
+    model = nn.Sequential(first, nn.ReLU(), nn.Linear(4, 2))
     with pytest.raises(ValueError, match="0 has a quantised Quantised; prune the float model, then quantise it"):
         Gates(model, torch.randn(2, 4))
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from cogd.sparse_coding.metrics import paper_psnr, paper_ssim, psnr, ssim
-from cogd.sparse_coding.preprocessing import normalize_contrast, smooth_part
+from cogd.sparse_coding.preprocessing import bent_part, continuation, normalize_contrast, smooth_part
 
 
 def test_normalize_contrast_against_loops(random):
@@ -41,6 +41,37 @@ def test_smooth_part_solves_its_equation_and_ignores_holes(random):
         np.testing.assert_allclose(observed[c] * (s[c] - image[c]), 2.0 * laplacian, atol=1e-9)
     np.testing.assert_array_equal(smooth_part(np.where(observed, image, np.nan), observed, 2.0, 1e-12), s)
     np.testing.assert_allclose(smooth_part(np.full((1, 9, 9), 7.0), observed[:1, :9, :9], 5.0), 7.0)
+
+
+def test_a_continuation_bends_least_and_ignores_holes(random):
+    image, observed = random.random((2, 9, 7)), random.random((2, 9, 7)) < 0.5
+    found = continuation(image, observed, tolerance=1e-12)
+    for c in range(2):
+        unknown = ~observed[c].ravel()
+        pixels = np.eye(63).reshape(63, 9, 7)
+        across, down = (np.diff(pixels, 2, axis=axis).reshape(63, -1) for axis in (1, 2))
+        mixed = np.sqrt(2) * np.diff(np.diff(pixels, axis=1), axis=2).reshape(63, -1)
+        bend = np.hstack([across, down, mixed])
+        filled, *_ = np.linalg.lstsq(bend[unknown].T, -image[c].ravel()[~unknown] @ bend[~unknown])
+        np.testing.assert_allclose(found[c].ravel()[unknown], filled, atol=1e-9)
+    np.testing.assert_array_equal(found[observed], image[observed])
+    np.testing.assert_array_equal(continuation(np.where(observed, image, np.nan), observed, 1e-12), found)
+    plane = np.add.outer(np.arange(9.0), 2 * np.arange(7.0))[None]
+    np.testing.assert_allclose(continuation(plane, observed[:1], 1e-12), plane, atol=1e-9)
+    tiny = image[:, :1, :2]
+    np.testing.assert_array_equal(continuation(tiny, np.ones(tiny.shape, bool)), tiny)
+
+
+def test_a_bent_part_goes_on_as_its_continuation(random):
+    image, observed = random.random((1, 12, 11)), random.random((1, 12, 11)) < 0.5
+    s = bent_part(image, observed, 2.0, tolerance=1e-12)
+    np.testing.assert_allclose(continuation(s, observed, 1e-12), s, atol=1e-8)
+    flat = bent_part(image, observed, 1e4, tolerance=1e-12)
+    ones = np.ones((12, 11))
+    plane = np.stack([ones, *np.indices((12, 11))]).reshape(3, -1).T
+    seen = observed.ravel()
+    best, *_ = np.linalg.lstsq(plane[seen], image.ravel()[seen])
+    np.testing.assert_allclose(flat.ravel(), plane @ best, atol=1e-3)
 
 
 def test_metrics(random):

@@ -135,8 +135,8 @@ def test_a_state_restores_what_it_was_taken_from_and_a_damaged_one_is_refused(ra
         with pytest.raises(ValueError, match="codes lie outside of the images, or belong to atoms that there are not"):
             other.restore({**state, name: damaged}, 5)
     other.restore({**state, "rule.atoms": atoms}, 5)
-    results = [next(learn(working_set, improved, 0.3, iteration=4)) for working_set in (one, other)]
-    np.testing.assert_array_equal(*results)
+    first, second = (next(learn(working_set, improved, 0.3, iteration=4)) for working_set in (one, other))
+    np.testing.assert_array_equal(first, second)
     np.testing.assert_array_equal(one.dense(5), other.dense(5))
 
 

@@ -83,12 +83,12 @@ def test_sources_that_name_nothing(source, error, message):
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_a_label_out_of_range_is_refused_wherever_it_is(part):
     data = load_digits()
-    images = getattr(data, part)
+    images: Images = getattr(data, part)
     images = Images(images.pixels, images.labels.clone())
     images.labels[-1] = 10
     name = {"train": "training", "test": "test"}[part]
     with pytest.raises(ValueError, match=f"labels must be from 0 to 9.*the {name} part of digits has 10"):
-        replace(data, **{part: images})
+        replace(data, train=images) if part == "train" else replace(data, test=images)
 
 
 @pytest.fixture

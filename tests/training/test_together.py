@@ -8,6 +8,7 @@ import sys
 import time
 from functools import partial
 from operator import getitem
+from typing import Any
 
 import pytest
 import torch
@@ -54,8 +55,9 @@ def test_a_run_that_fails_leaves_the_others_alone(tmp_path, capfd):
 
 
 def test_a_fault_in_a_run_leaves_its_shares_others_alone(tmp_path, capfd):
+    faulty: Any = partial(getitem, {}, 10)
     jobs = [
-        Job(partial(getitem, {}, 10), "digits", RECIPE, 0, tmp_path / "0"),
+        Job(faulty, "digits", RECIPE, 0, tmp_path / "0"),
         Job(DIGITS, "digits", RECIPE, 1, tmp_path / "1"),
     ]
     with pytest.raises(ChildProcessError, match=f"not complete: {tmp_path / '0'};"):
@@ -98,7 +100,7 @@ def test_a_signal_saves_all(tmp_path, number):
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_killed_together_with_its_runs_and_resumed(tmp_path):
-    options = ("--epochs", "60", "--batch-size", "128", "--device", "cpu")
+    options = ("--epochs", "20", "--batch-size", "128", "--device", "cpu")
     process = start(tmp_path, *options)
     wait_for_checkpoints(process, tmp_path)
     os.kill(process.pid, signal.SIGKILL)
@@ -110,7 +112,7 @@ def test_killed_together_with_its_runs_and_resumed(tmp_path):
     assert again.returncode == 0, err
     assert err.count("is complete") == 2
     assert "mean accuracy" in out
-    recipe = read_recipe("digits", epochs=60, batch_size=128)
+    recipe = read_recipe("digits", epochs=20, batch_size=128)
     fit_seeds(DIGITS, load_data("digits"), recipe, range(2), tmp_path / "whole", device="cpu", progress=False)
     for seed in range(2):
         weights = [

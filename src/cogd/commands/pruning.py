@@ -99,7 +99,12 @@ def prune(
     learning: dict[str, Any] = {"active": active, "epochs": epochs, "order": order, "scale": scale}
     if rule is not None:
         learning["rule"] = None if rule is RuleName.none else rule.value
-    rest = {"distill": distill.value, "penalty": penalty, "finetune_epochs": finetune_epochs, "round_to": round_to}
+    rest: dict[str, Any] = {
+        "distill": distill.value,
+        "penalty": penalty,
+        "finetune_epochs": finetune_epochs,
+        "round_to": round_to,
+    }
     rest |= {"ignore": ignore or (), "seed": seed, "device": device.value, "progress": not quiet}
     with importable_here():
         trained = _trained(weights, model, data)

@@ -189,9 +189,14 @@ def _side(graph: torch_pruning.DependencyGraph, dependency: Any, module: nn.Modu
 def _check_places(model: nn.Module, places: Iterable[Place]) -> None:
     """Refuse positions beyond a module's channels: Torch-Pruning misread an operation on the way there."""
     modules = dict(model.named_modules())
-    for place in places:
-        if place.module in modules and max(place.positions) >= side_size(modules[place.module], place.side):
-            raise _UnprunableError(f"the way of its channels to {place.module} can't be followed")
+    misread = {
+        place.module
+        for place in places
+        if place.module in modules and max(place.positions) >= side_size(modules[place.module], place.side)
+    }
+    if misread:  # Torch-Pruning's order of them changes from run to run
+        first = next(name for name in modules if name in misread)
+        raise _UnprunableError(f"the way of its channels to {first} can't be followed")
 
 
 def _is_producer(model: nn.Module, name: str) -> bool:

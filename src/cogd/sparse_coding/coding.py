@@ -19,7 +19,7 @@ from cogd.sparse_coding.checkpoint import identifying
 from cogd.sparse_coding.checks import check_noise, check_parameters, checked_penalty, chosen_device, plain_memory_errors
 from cogd.sparse_coding.coder import CodeSet, new_working_set, settle
 from cogd.sparse_coding.fitting import Progress, check_dense_room, read_history
-from cogd.sparse_coding.preprocessing import noise_level, without_smooth_part
+from cogd.sparse_coding.preprocessing import bent_part, continuation, noise_level, smooth_part, without_smooth_part
 from cogd.sparse_coding.signals import Signals, check_sizes, range_of, read_codes, read_signals
 from cogd.sparse_coding.storage import DICTIONARY, read_dictionary, write_arrays
 
@@ -67,9 +67,19 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
 
     @plain_memory_errors()
     def inpaint(self, X: Any, *, observed: Any) -> Any:
-        """Return `X` with hidden pixels taken from its reconstruction; what was observed comes back unchanged."""
-        signals, smooth = self._read(X, observed)
-        return signals.filled_with(self._reconstruction(signals, smooth))
+        """Return `X` with its hidden pixels filled in; what was observed is taken as right and comes back unchanged.
+
+        Hidden pixels are the mean of what the atoms say and what they say turned by 90 degrees, and what that leaves
+        of the observed pixels is continued smoothly.
+        """
+        signals, smooth = self._read(X, observed, bent_part)
+        turned = np.rot90(self.dictionary_, axes=(-2, -1))
+        ways = [
+            self._reconstruction(signals, smooth, atoms=np.ascontiguousarray(a)) for a in (self.dictionary_, turned)
+        ]
+        made = [np.mean(each, axis=0) for each in zip(*ways, strict=True)]
+        triples = zip(signals.images, signals.observed, smooth, made, strict=True)
+        return signals.filled_with([e + continuation(b + s - e, m) for b, m, s, e in triples])
 
     @plain_memory_errors()
     def denoise(self, X: Any, *, noise: float | None = None, observed: Any = None) -> Any:
@@ -152,13 +162,13 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
             raise ValueError(f"channels must be 1 or 3, for grey or colour; got {channels!r}.")
         return cls.load(SHIPPED / f"{names[channels]}.safetensors")
 
-    def _read(self, X: Any, observed: Any) -> tuple[Signals, list[np.ndarray]]:
-        """Return what is to be coded of `X` by the learned dictionary, and the smooth parts."""
+    def _read(self, X: Any, observed: Any, part: Any = smooth_part) -> tuple[Signals, list[np.ndarray]]:
+        """Return what is to be coded of `X` by the learned dictionary, and the smooth parts, of either kind."""
         check_is_fitted(self, "dictionary_")
         signals = read_signals(X, observed, self.dictionary_.dtype, chosen_device(self.device))
         self._check_channels(signals)
         check_sizes(signals, self.dictionary_.shape[2:])
-        return without_smooth_part(signals, self.smoothing)
+        return without_smooth_part(signals, self.smoothing, part)
 
     def _check_channels(self, signals: Signals) -> None:
         if signals.channels != self.dictionary_.shape[1]:
@@ -167,13 +177,12 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
                 "Convert the images."
             )
 
-    def _encode(self, signals: Signals, penalty: float | None = None) -> CodeSet:
-        """Return the codes, at the learner's penalty unless another is given."""
+    def _encode(self, signals: Signals, penalty: float | None = None, atoms: np.ndarray | None = None) -> CodeSet:
+        """Return the codes, at the learner's penalty and of its atoms unless others are given."""
         penalty = self.penalty_ if penalty is None else penalty
-        working_set = new_working_set(
-            signals.images, signals.observed, self.dictionary_.shape[1:], chosen_device(self.device)
-        )
-        coding = settle(working_set, self.dictionary_, penalty, self.transform_tol)
+        atoms = self.dictionary_ if atoms is None else atoms
+        working_set = new_working_set(signals.images, signals.observed, atoms.shape[1:], chosen_device(self.device))
+        coding = settle(working_set, atoms, penalty, self.transform_tol)
         if not coding.converged:
             warnings.warn(
                 f"the codes did not reach transform_tol={self.transform_tol} in {coding.passes} passes; "
@@ -185,10 +194,15 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         return coding.working_set
 
     def _reconstruction(
-        self, signals: Signals, smooth: list[np.ndarray], penalty: float | None = None
+        self,
+        signals: Signals,
+        smooth: list[np.ndarray],
+        penalty: float | None = None,
+        atoms: np.ndarray | None = None,
     ) -> list[np.ndarray]:
-        codes = self._encode(signals, penalty)
-        detail = codes.reconstruction(codes.own(self.dictionary_))
+        atoms = self.dictionary_ if atoms is None else atoms
+        codes = self._encode(signals, penalty, atoms)
+        detail = codes.reconstruction(codes.own(atoms))
         return [d + s for d, s in zip(detail, smooth, strict=True)]
 
     def _warn_if_vanished(self, nonzeros: int, penalty: float) -> None:

@@ -196,7 +196,7 @@ def _description(batch: Batch) -> str:
     """Return what tells batches apart: shapes, kinds of numbers, and a fingerprint of the numbers."""
     digest = hashlib.sha256()
     for tensor in batch:
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     kinds = [f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in batch]
     return f"{', '.join(kinds)}, {digest.hexdigest()[:16]}"
 

@@ -2,6 +2,7 @@
 
 import os
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -34,9 +35,12 @@ class FolderArchive:
 
 
 class ZipArchive:
-    """Names are relative to the one folder that holds everything, if there is one; every process opens its own file."""
+    """Names are relative to the one folder that holds everything, if there is one and it is none of `tops`.
 
-    def __init__(self, path: Path):
+    Every process opens its own file.
+    """
+
+    def __init__(self, path: Path, tops: Sequence[str] = ()):
         self.path = path
         self._opened: dict[int, zipfile.ZipFile] = {}
         try:
@@ -45,8 +49,8 @@ class ZipArchive:
             raise ValueError(f"{path} is not a sound zip file: {error}.") from error
         self._files = {info.filename: info.file_size for info in infos if not info.is_dir()}
         self._folders = [info.filename for info in infos if info.is_dir()]
-        tops = {name.partition("/")[0] for name in self._files}
-        self._prefix = f"{tops.pop()}/" if len(tops) == 1 else ""
+        found = {name.partition("/")[0] for name in self._files}
+        self._prefix = f"{found.pop()}/" if len(found) == 1 and not found & set(tops) else ""
 
     def sizes(self) -> dict[str, int]:
         return {name.removeprefix(self._prefix): size for name, size in self._files.items()}

@@ -91,7 +91,7 @@ def load_folder(path: Path) -> FolderData:
     ...     load_folder(Path(folder)).train
     [('train/cat/1.png', 0)]
     """
-    archive: Archive = FolderArchive(path) if path.is_dir() else ZipArchive(path)
+    archive: Archive = FolderArchive(path) if path.is_dir() else ZipArchive(path, tops=TRAIN + TEST)
     files = archive.sizes()
     sizes = {name: size for name, size in sorted(files.items()) if name.lower().endswith(SUFFIXES)}
     train, test = _split(path, sizes, TRAIN), _split(path, sizes, TEST)
