@@ -34,7 +34,7 @@ from cogd.sparse_coding import ConvDictionaryLearner
 from cogd.sparse_coding.coding import SHIPPED
 from cogd.sparse_coding.metrics import psnr, ssim
 from cogd.sparse_coding.pictures import grey
-from cogd.sparse_coding.preprocessing import smooth_part
+from cogd.sparse_coding.preprocessing import bent_part
 from cogd.training.files import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,9 +45,10 @@ SIDE, SEEDS = 256, (0, 1, 2)
 SCRATCHES, WIDTHS = 12, (2, 5)  # lines on 256 x 256 pixels, and the least and largest width of one
 SPORCO_DICTIONARY, SPORCO_ITERATIONS, SPORCO_TOLERANCE = "G:8x8x128", 200, 5e-3
 SPORCO_PENALTIES, SPORCO_RHOS = (0.005, 0.01, 0.02), (0.3, 3.0)  # and these shares of its example's rho
-QUICK = {"photos": PHOTOS[:1], "holes": ("50%",), "seeds": (0,), "side": 64, "iterations": 3}
+
 FORMS = {"psnr": ".2f", "ssim": ".4f"}
 Result = dict[str, Any]
+QUICK: Result = {"photos": PHOTOS[:1], "holes": ("50%",), "seeds": (0,), "side": 64, "iterations": 3}
 
 
 def photograph(name: str, side: int) -> np.ndarray:
@@ -89,7 +90,7 @@ def fill_with_sporco(image: np.ndarray, observed: np.ndarray, setting: Result) -
     from sporco.admm import cbpdn
 
     atoms = util.convdicts()[setting["dictionary"]]
-    smooth = smooth_part(image[None], observed[None], setting["smoothing"])[0]
+    smooth = bent_part(image[None], observed[None], setting["smoothing"])[0]
     margin = [(0, atoms.shape[0])] * 2  # hidden, which makes the circular boundary unknown
     detail = np.pad(np.where(observed, image - smooth, 0), margin).astype(np.float32)
     mask = np.pad(observed, margin).astype(np.float32)
@@ -154,7 +155,7 @@ def quality(original: np.ndarray, restored: np.ndarray, hidden: np.ndarray) -> R
 
 def measure(options: argparse.Namespace) -> None:
     """Measure what the results file lacks: one mask of everything by one method after the other, then the next mask."""
-    plan = QUICK if options.quick else {"photos": PHOTOS, "holes": tuple(HOLES), "seeds": SEEDS, "side": SIDE}
+    plan: Result = QUICK if options.quick else {"photos": PHOTOS, "holes": tuple(HOLES), "seeds": SEEDS, "side": SIDE}
     report = begun(options.results, plan)
     for seed, name, holes, photo in product(plan["seeds"], METHODS, plan["holes"], plan["photos"]):
         found = report["rows"].setdefault(f"{photo}, {holes}", {}).setdefault(name, {})

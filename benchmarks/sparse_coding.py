@@ -194,7 +194,8 @@ def merged(files: Files, name: str) -> Result | None:
     own = {part: {k: v for k, v in found.items() if k not in shared} for part, found in mine.items()}
     learning = {s: {n.partition("-")[2]: p for n, p in own.items() if n.startswith(f"{s}-")} for s in SOLVERS}
     others = {n: p for n, p in own.items() if n.partition("-")[0] not in SOLVERS}
-    return rounded({"set": name, **shared, **shared["settings"], "commit": commits, "learning": learning, **others})
+    result = {"set": name, **shared, **shared["settings"], "commit": commits, "learning": learning, **others}
+    return rounded({**result, "command": command(name, result)})
 
 
 def rounded(value: Any) -> Any:
@@ -244,7 +245,7 @@ def publish(files: Files, options: argparse.Namespace) -> None:
         path = options.results / f"sparse_coding_{name}.json"
         result = merged(files, name)
         if result is not None:
-            path.write_text(json.dumps({**result, "command": command(name, result)}) + "\n")
+            path.write_text(json.dumps(result) + "\n")
             csc_tables.plot(name, result, path.with_suffix(".png"))
         if path.exists():
             print(csc_tables.tables(name, json.loads(path.read_text())), flush=True)

@@ -36,7 +36,7 @@ def main() -> None:
 
     observed = np.random.default_rng(0).random(photo.shape) < 0.5  # True where a pixel was seen
     print(f"{learner.n_atoms} atoms in {learner.history_[-1].seconds:.0f} s; PSNR of the hidden pixels:")
-    for penalty in (learner.penalty_, 0.05, 0.01):  # the pixels that were seen hold no noise: a low one is better
+    for penalty in (learner.penalty_, 0.05, 0.01):  # what codes leave of the pixels seen is continued
         learner.penalty_ = penalty
         restored = learner.inpaint(photo[None], observed=observed[None])[0]
         psnr = peak_signal_noise_ratio(photo[~observed], restored[~observed])

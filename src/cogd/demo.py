@@ -42,14 +42,13 @@ SIDE, REACH = 41, 3.0
 SEEDS = range(3)
 LEARNING_SECONDS = 25.0
 MISSING, CROP = 0.5, 256
-RESTORING_PENALTY = 0.02  # pixels that were seen hold no noise, so that codes may be many
 EPOCHS = 8
 MASK_EPOCHS, FINETUNING_EPOCHS = 10, 6
 BATCH = 256  # whose time is taken
 NAMES = {"none": "digits/plain", "paper": "digits/cogd"}
 STAMP = "demo-version"
 SIZES = (
-    *("SIDE", "REACH", "SEEDS", "LEARNING_SECONDS", "MISSING", "CROP", "RESTORING_PENALTY"),
+    *("SIDE", "REACH", "SEEDS", "LEARNING_SECONDS", "MISSING", "CROP"),
     *("EPOCHS", "MASK_EPOCHS", "FINETUNING_EPOCHS", "BATCH"),
 )
 LEFT = (
@@ -142,7 +141,6 @@ def restore_photograph(folder: Path, advance: Advance) -> str:
         observed = np.broadcast_to(~hidden, photograph.shape)
         began = time.perf_counter()
         learner = ConvDictionaryLearner.load(folder / "dictionary.safetensors")
-        learner.penalty_ = RESTORING_PENALTY
         restored = learner.inpaint(photograph[:, None], observed=observed[:, None])[:, 0]
         write_inpainting(
             output,

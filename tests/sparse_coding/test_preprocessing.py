@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from cogd.sparse_coding.metrics import paper_psnr, paper_ssim, psnr, ssim
-from cogd.sparse_coding.preprocessing import continuation, normalize_contrast, smooth_part
+from cogd.sparse_coding.preprocessing import bent_part, continuation, normalize_contrast, smooth_part
 
 
 def test_normalize_contrast_against_loops(random):
@@ -60,6 +60,18 @@ def test_a_continuation_bends_least_and_ignores_holes(random):
     np.testing.assert_allclose(continuation(plane, observed[:1], 1e-12), plane, atol=1e-9)
     tiny = image[:, :1, :2]
     np.testing.assert_array_equal(continuation(tiny, np.ones(tiny.shape, bool)), tiny)
+
+
+def test_a_bent_part_goes_on_as_its_continuation(random):
+    image, observed = random.random((1, 12, 11)), random.random((1, 12, 11)) < 0.5
+    s = bent_part(image, observed, 2.0, tolerance=1e-12)
+    np.testing.assert_allclose(continuation(s, observed, 1e-12), s, atol=1e-8)
+    flat = bent_part(image, observed, 1e4, tolerance=1e-12)
+    ones = np.ones((12, 11))
+    plane = np.stack([ones, *np.indices((12, 11))]).reshape(3, -1).T
+    seen = observed.ravel()
+    best, *_ = np.linalg.lstsq(plane[seen], image.ravel()[seen])
+    np.testing.assert_allclose(flat.ravel(), plane @ best, atol=1e-3)
 
 
 def test_metrics(random):

@@ -19,7 +19,7 @@ from cogd.sparse_coding.checkpoint import identifying
 from cogd.sparse_coding.checks import check_noise, check_parameters, checked_penalty, chosen_device, plain_memory_errors
 from cogd.sparse_coding.coder import CodeSet, new_working_set, settle
 from cogd.sparse_coding.fitting import Progress, check_dense_room, read_history
-from cogd.sparse_coding.preprocessing import continuation, noise_level, without_smooth_part
+from cogd.sparse_coding.preprocessing import bent_part, continuation, noise_level, smooth_part, without_smooth_part
 from cogd.sparse_coding.signals import Signals, check_sizes, range_of, read_codes, read_signals
 from cogd.sparse_coding.storage import DICTIONARY, read_dictionary, write_arrays
 
@@ -72,7 +72,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         Hidden pixels are the mean of what the atoms say and what they say turned by 90 degrees, and what that leaves
         of the observed pixels is continued smoothly.
         """
-        signals, smooth = self._read(X, observed)
+        signals, smooth = self._read(X, observed, bent_part)
         turned = np.rot90(self.dictionary_, axes=(-2, -1))
         ways = [
             self._reconstruction(signals, smooth, atoms=np.ascontiguousarray(a)) for a in (self.dictionary_, turned)
@@ -162,13 +162,13 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
             raise ValueError(f"channels must be 1 or 3, for grey or colour; got {channels!r}.")
         return cls.load(SHIPPED / f"{names[channels]}.safetensors")
 
-    def _read(self, X: Any, observed: Any) -> tuple[Signals, list[np.ndarray]]:
-        """Return what is to be coded of `X` by the learned dictionary, and the smooth parts."""
+    def _read(self, X: Any, observed: Any, part: Any = smooth_part) -> tuple[Signals, list[np.ndarray]]:
+        """Return what is to be coded of `X` by the learned dictionary, and the smooth parts, of either kind."""
         check_is_fitted(self, "dictionary_")
         signals = read_signals(X, observed, self.dictionary_.dtype, chosen_device(self.device))
         self._check_channels(signals)
         check_sizes(signals, self.dictionary_.shape[2:])
-        return without_smooth_part(signals, self.smoothing)
+        return without_smooth_part(signals, self.smoothing, part)
 
     def _check_channels(self, signals: Signals) -> None:
         if signals.channels != self.dictionary_.shape[1]:

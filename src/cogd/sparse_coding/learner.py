@@ -15,7 +15,7 @@ from cogd.sparse_coding.code_projection import Rule
 from cogd.sparse_coding.coding import DictionaryCoder
 from cogd.sparse_coding.fitting import Progress, WholeRun, auto_penalty, reason_to_stop
 from cogd.sparse_coding.online import OnlineRun, batch_step
-from cogd.sparse_coding.preprocessing import without_smooth_part
+from cogd.sparse_coding.preprocessing import smooth_part, without_smooth_part
 from cogd.sparse_coding.signals import Signals, check_sizes, count_images, read_signals, some
 
 
@@ -182,7 +182,7 @@ class ConvDictionaryLearner(DictionaryCoder):
             X, observed = some(X, observed, indices)
         signals = read_signals(X, observed, np.dtype(self.dtype), chosen_device(self.device))
         check_sizes(signals, self.atom_shape)
-        return without_smooth_part(signals, self.smoothing)[0]
+        return without_smooth_part(signals, self.smoothing, smooth_part)[0]
 
     def _beginning(self, signals: Signals) -> Snapshot:
         """Return the starting dictionary and the penalty."""
