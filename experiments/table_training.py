@@ -132,7 +132,7 @@ def table(document: Entry, metric: str, title: str) -> str:
                 if d
                 else ""
             )
-            mean, p = shown.format(row["mean"]), f"{d['p']:.2f}" if d else ""
+            mean, p = shown.format(row["mean"]), (f"{d['p']:.2f}" if d["p"] >= 0.005 else "< 0.005") if d else ""
             lines.append([row["variant"], str(row["n"]), mean, spread, gap, p])
     return markdown(lines)
 

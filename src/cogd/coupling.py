@@ -193,7 +193,7 @@ def couple_conv_norm(model: nn.Module, *, active: float = 0.95, example_inputs: 
             name=f"{norm_name} * {layer_name}",
         )
         for layer, norm, layer_name, norm_name in _pairs(
-            model, example_inputs, _scales, "a layer followed by a norm with a learned scale"
+            model, example_inputs, _scales, "layer followed by a norm with a learned scale"
         )
     ]
 
@@ -269,7 +269,7 @@ def _pairs(model, example_inputs, belong, what) -> list[tuple[Any, Any, str, str
     found = [pair for pair in candidates if uses[pair[0].weight] == 1 and pair[0].weight is not pair[1].weight]
     if not found:
         raise ValueError(
-            f"found no {what} in this {type(model).__name__}. Couple parameters by name: couple_named(model, pairs)."
+            f"this {type(model).__name__} holds no {what}. Couple parameters by name: couple_named(model, pairs)."
         )
     names = {parameter: name for name, parameter in model.named_parameters()}
     return [(first, second, names[first.weight], names[second.weight]) for first, second in found]
