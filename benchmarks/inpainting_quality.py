@@ -41,14 +41,28 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/results/inpainting_quality.json"
 PHOTOS = ("camera", "astronaut", "coffee", "chelsea")
 HOLES = {"25%": 0.25, "50%": 0.5, "75%": 0.75, "scratches": None}
-SIDE, SEEDS = 256, (0, 1, 2)
+SIDE = 256
 SCRATCHES, WIDTHS = 12, (2, 5)  # lines on 256 x 256 pixels, and the least and largest width of one
-SPORCO_DICTIONARY, SPORCO_ITERATIONS, SPORCO_TOLERANCE = "G:8x8x128", 200, 5e-3
+SPORCO_TOLERANCE = 5e-3
 SPORCO_PENALTIES, SPORCO_RHOS = (0.005, 0.01, 0.02), (0.3, 3.0)  # and these shares of its example's rho
-
+PLAN: dict[str, Any] = {
+    "photos": PHOTOS,
+    "holes": tuple(HOLES),
+    "seeds": (0, 1, 2),
+    "side": SIDE,
+    "sporco": {"dictionary": "G:8x8x128", "iterations": 200},
+    "tiles": 8,
+}
+QUICK: dict[str, Any] = {
+    "photos": PHOTOS[:1],
+    "holes": ("50%",),
+    "seeds": (0,),
+    "side": 64,
+    "sporco": {"dictionary": "G:8x8x32", "iterations": 3},
+    "tiles": 1,
+}
 FORMS = {"psnr": ".2f", "ssim": ".4f"}
 Result = dict[str, Any]
-QUICK: Result = {"photos": PHOTOS[:1], "holes": ("50%",), "seeds": (0,), "side": 64, "iterations": 3}
 
 
 def photograph(name: str, side: int) -> np.ndarray:
@@ -115,11 +129,10 @@ def sporco_rho(penalty: float) -> float:
     return 50 * penalty + 0.1
 
 
-def tune_sporco(iterations: int, count: int | None) -> list[Result]:
+def tune_sporco(fixed: Result, count: int) -> list[Result]:
     """Return the settings tried on so many held-out tiles with half their pixels hidden, and the PSNR of each."""
     tiles = runpy.run_path(str(ROOT / "experiments/shipped_dictionaries.py"))["held_out"](colour=False)[:count]
-    smoothing = ConvDictionaryLearner.shipped().smoothing
-    fixed = {"dictionary": SPORCO_DICTIONARY, "smoothing": smoothing, "iterations": iterations}
+    fixed = {**fixed, "smoothing": ConvDictionaryLearner.shipped().smoothing}
 
     def tried(penalty: float, rho: float) -> Result:
         setting = {**fixed, "penalty": penalty, "rho": rho}
@@ -155,16 +168,14 @@ def quality(original: np.ndarray, restored: np.ndarray, hidden: np.ndarray) -> R
 
 def measure(options: argparse.Namespace) -> None:
     """Measure what the results file lacks: one mask of everything by one method after the other, then the next mask."""
-    plan: Result = QUICK if options.quick else {"photos": PHOTOS, "holes": tuple(HOLES), "seeds": SEEDS, "side": SIDE}
+    plan: Result = QUICK if options.quick else PLAN
     report = begun(options.results, plan)
     for seed, name, holes, photo in product(plan["seeds"], METHODS, plan["holes"], plan["photos"]):
         found = report["rows"].setdefault(f"{photo}, {holes}", {}).setdefault(name, {})
         if str(seed) in found:
             continue
         if name == "sporco" and "sporco_trials" not in report:
-            report["sporco_trials"] = tune_sporco(
-                plan.get("iterations", SPORCO_ITERATIONS), 1 if options.quick else None
-            )
+            report["sporco_trials"] = tune_sporco(plan["sporco"], plan["tiles"])
         original, hidden = photograph(photo, plan["side"]), hidden_pixels(holes, seed, plan["side"])
         began = time.perf_counter()
         restored = METHODS[name](original, ~hidden, report)
