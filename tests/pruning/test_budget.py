@@ -147,6 +147,18 @@ def test_a_share_is_kept_in_every_layer(gates):
     assert [len(kept) for kept in keep_share(gates, places, 1.0).values()] == [16, 32]
 
 
+def test_a_share_is_kept_in_every_group_however_its_gates_compare_with_another_s():
+    grouped = nn.Conv2d(8, 8, 1, groups=4)
+    model = nn.Sequential(nn.Conv2d(1, 8, 1), nn.ReLU(), grouped, nn.ReLU(), nn.Conv2d(8, 2, 1))
+    gates = Gates(model, INPUTS)
+    with torch.no_grad():
+        for values in gates.values.values():
+            values.copy_(torch.arange(8.0))  # a group's gates are all larger than those of the group before
+    assert {layer.blocks for layer in gates.layers} == {4}
+    for kept in keep_share(gates, ranks(gates), 0.5).values():
+        assert kept == [1, 3, 5, 7]
+
+
 @pytest.mark.parametrize("share", [0, -0.5, 1.5, True, float("nan"), "0.5"])
 def test_shares_outside_of_their_range_are_refused(share):
     with pytest.raises(ValueError, match=r"target_macs must be the share to keep, above 0 and at most 1; got"):

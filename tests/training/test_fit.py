@@ -450,6 +450,8 @@ def test_numbers_of_other_kinds_come_out_plain_and_do_not_spoil_checkpoints(tmp_
 
 def test_data_must_have_a_length_and_begin_anew():
     batches = list(DATA[0])
+    with pytest.raises(TypeError, match=r"data must be a pair \(train, test\) .* got a list"):
+        run(data=batches[:1])
     with pytest.raises(TypeError, match="must have a length"):
         run(data=(iter(batches), DATA[1]))
     with pytest.raises(ValueError, match="the training data has no batch"):

@@ -162,13 +162,13 @@ def keep_above(gates: Gates, places: dict[str, Tensor], threshold: int, round_to
 
 
 def keep_share(gates: Gates, places: dict[str, Tensor], share: float, round_to: int = 1) -> Keep:
-    """Keep the same share of every layer's channels, as CoGD-a does with a."""
+    """Keep the same share of every layer's channels, and of every block's in it, as CoGD-a does with a."""
     keep = {}
     for layer in gates.layers:
-        ascending = places[layer.name].sort().values
-        gone = len(ascending) - max(1, round(share * len(ascending)))
-        threshold = int(ascending[gone - 1]) if gone else 0
-        keep[layer.name] = kept_channels(places[layer.name], threshold, layer.blocks, round_to)
+        within = 1 + places[layer.name].view(layer.blocks, -1).argsort().argsort()  # places in the own block
+        size = within.shape[1]
+        gone = size - max(1, round(share * size))
+        keep[layer.name] = kept_channels(within.flatten(), gone, layer.blocks, round_to)
     return keep
 
 

@@ -16,7 +16,7 @@ from cogd.pruning.refusals import check_plain
 from cogd.pruning.result import Pruned
 from cogd.pruning.settings import Settings, learning_recipe, phase_recipe
 from cogd.training.data import Data
-from cogd.training.fit import check_fit, first_examples, load_batches
+from cogd.training.fit import check_fit, check_labels_of, first_examples, load_batches
 from cogd.training.loop import TrainData
 from cogd.training.metrics import Batches, Evaluate, Loss, classification_metrics
 from cogd.training.placement import Placement, choose_placement
@@ -71,8 +71,8 @@ def prune(
         scale: the rule's strength, likewise; 0.001.
         penalty: the weight of the gates' l1 norm, lambda_m; the paper chose in [0.01, 0.1].
         initial: the gates at the start: "ones" leaves the network as it is; "normal", as in the paper, draws N(0, 1).
-        epochs: of learning masks; the recipe's by default, 100 on CIFAR-10.
-        finetune_epochs: of fine-tuning, likewise; 60 on CIFAR-10.
+        epochs: of learning masks; the recipe's by default: 100 on CIFAR-10 and on batches of your own.
+        finetune_epochs: of fine-tuning, likewise: 60.
         recipe: of learning masks; the data's usual one by default. A step schedule is shortened with `epochs`.
         finetune_recipe: of fine-tuning.
         round_to: every layer keeps a multiple of so many channels, where it has them.
@@ -107,7 +107,7 @@ def prune(
     )
     placement = choose_placement(device, settings.learning)
     base = placed_copy(model, placement)
-    test, inputs = _test_and_example(base, data, settings, placement)
+    test, inputs = _test_and_example(base, data, settings, placement, evaluate if loss is None else None)
     inputs = inputs if example_inputs is None else tuple(map(placement.move, as_tuple(example_inputs)))
     return Phases(
         settings=settings,
@@ -124,13 +124,20 @@ def prune(
     ).run()
 
 
-def _test_and_example(model: nn.Module, data, settings: Settings, placement: Placement) -> tuple[Batches, tuple]:
-    """Return the test batches and the first two inputs, once the model is seen to take them."""
+def _test_and_example(
+    model: nn.Module, data, settings: Settings, placement: Placement, evaluate: Evaluate | None
+) -> tuple[Batches, tuple]:
+    """Return the test batches and the first two inputs, once the model is seen to take them.
+
+    Without a loss of the user's, labels are checked too; `evaluate` then says whether the test's are used.
+    """
     with torch.random.fork_rng([placement.device] if placement.on_gpu else []):
         seed_epoch(settings.seed, -1)
         batches = load_batches(data, settings.learning, placement)
         inputs, targets = first_examples(batches.train, placement)
-    check_fit(model, inputs, targets, classes=False)
+    outputs = check_fit(model, inputs, targets, classes=False)
+    if evaluate is not None and isinstance(outputs, Tensor) and outputs.ndim > 1:
+        batches = check_labels_of(batches, outputs.shape[1], evaluate)
     return batches.test, (inputs,)
 
 

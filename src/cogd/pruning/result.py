@@ -28,12 +28,12 @@ class Outcome:
     missed: str | None = None  # in words, where the target is further away than the tolerance
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pruned:
     """A pruning run; one that was stopped has no outcome yet, and the same call goes on with it.
 
-    >>> Pruned("stopped", Target("macs", 0.5), base=nn.Linear(2, 1), inputs=()).status
-    'stopped'
+    >>> Pruned("stopped", Target("macs", 0.5), base=nn.Linear(2, 1), inputs=())
+    Pruned(stopped, target_macs=0.5)
     """
 
     status: Status
@@ -41,7 +41,11 @@ class Pruned:
     base: nn.Module
     inputs: tuple[Any, ...]
     outcome: Outcome | None = None
-    _latencies: dict[str, LatencyComparison] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _latencies: dict[str, LatencyComparison] = field(default_factory=dict, init=False, compare=False)
+
+    def __repr__(self) -> str:
+        reached = f", reached {self.outcome.reached.median:.3f}" if self.outcome is not None else ""
+        return f"Pruned({self.status}, {self.target.argument}={self.target.share:g}{reached})"
 
     @property
     def model(self) -> nn.Module:

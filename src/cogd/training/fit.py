@@ -101,7 +101,7 @@ def fit(
         if objective is None:
             outputs = check_fit(model, inputs, targets, classes=loss is None)
             if loss is None:
-                batches = _with_checked_labels(batches, outputs.shape[1], evaluate)
+                batches = check_labels_of(batches, outputs.shape[1], evaluate)
         plan = Plan(
             model=model,
             optimizer=_optimizer(model, recipe, optimizer, couplings, len(batches.train), inputs, placement),
@@ -136,6 +136,11 @@ def load_batches(data: str | Data | tuple[TrainData, Batches], recipe: Recipe, p
     if isinstance(loaded, Data):
         batches: tuple[TrainData, Batches] = loaded.batches(recipe, placement.device)
         return RunData(*batches, loaded.source, loaded.fingerprint, len(loaded.classes))
+    if not isinstance(loaded, tuple | list) or len(loaded) != 2:
+        raise TypeError(
+            f"data must be a pair (train, test) of iterables of (inputs, targets) batches, or a name such as 'digits'; "
+            f"got a {type(loaded).__name__}."
+        )
     train, test = loaded
     if not isinstance(train, Sized):
         raise TypeError(
@@ -148,7 +153,7 @@ def load_batches(data: str | Data | tuple[TrainData, Batches], recipe: Recipe, p
     return RunData(train, test, source="iterables", fingerprint=lengths)
 
 
-def _with_checked_labels(data: RunData, outputs: int, evaluate: Evaluate) -> RunData:
+def check_labels_of(data: RunData, outputs: int, evaluate: Evaluate) -> RunData:
     """Refuse labels that the network has no output for."""
     if data.classes is not None:
         if data.classes > outputs:
