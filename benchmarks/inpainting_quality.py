@@ -44,7 +44,7 @@ HOLES = {"25%": 0.25, "50%": 0.5, "75%": 0.75, "scratches": None}
 SIDE = 256
 SCRATCHES, WIDTHS = 12, (2, 5)  # lines on 256 x 256 pixels, and the least and largest width of one
 SPORCO_TOLERANCE = 5e-3
-SPORCO_PENALTIES, SPORCO_RHOS = (0.005, 0.01, 0.02), (0.3, 3.0)  # and these shares of its example's rho
+SPORCO_PENALTIES, SPORCO_RHOS = (0.00125, 0.0025, 0.005), (0.3, 3.0)  # and these shares of its example's rho
 PLAN: dict[str, Any] = {
     "photos": PHOTOS,
     "holes": tuple(HOLES),

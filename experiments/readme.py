@@ -116,20 +116,19 @@ def inpainting(*measured: dict[str, Any]) -> str:
 
 
 def inpainting_table(results: dict[str, Any]) -> str:
-    """Return PSNR by kind of hole and method, over photographs and masks, the best in bold."""
-    names = list(next(iter(results["rows"].values())))
-    photos, side = ", ".join(results["config"]["photos"]), results["config"]["side"]
-    masks = len(results["config"]["seeds"])
+    """Return PSNR by kind of hole and method, over photographs and the masks that all have, the best in bold."""
+    config, rows = results["config"], results["rows"]
+    names = list(next(iter(rows.values())))
+    masks = [s for s in map(str, config["seeds"]) if all(s in row.get(n, {}) for row in rows.values() for n in names)]
+    if not masks:
+        return "Not measured yet."
     lines = [["hidden", *names]]
-    for holes in results["config"]["holes"]:
-        rows = [row for photo, row in results["rows"].items() if photo.endswith(f", {holes}")]
-        found = [[mask["psnr"] for row in rows for mask in row.get(name, {}).values()] for name in names]
-        means = [sum(values) / len(values) if len(values) == len(rows) * masks else None for values in found]
-        highest = max(mean for mean in means if mean is not None)
-        cells = ["not measured" if mean is None else f"{mean:.2f}" for mean in means]
-        lines.append([holes, *(f"**{c}**" if m == highest else c for c, m in zip(cells, means, strict=True))])
-    about = f"PSNR on hidden pixels in dB, mean over {masks} masks of {photos} ({side} x {side}, in grey):"
-    return f"{about}\n\n{markdown(lines)}"
+    for holes in config["holes"]:
+        mine = [rows[f"{photo}, {holes}"] for photo in config["photos"]]
+        means = [sum(row[n][s]["psnr"] for row in mine for s in masks) / (len(mine) * len(masks)) for n in names]
+        lines.append([holes, *(f"**{mean:.2f}**" if mean == max(means) else f"{mean:.2f}" for mean in means)])
+    of = f"{', '.join(config['photos'])} ({config['side']} x {config['side']}, in grey)"
+    return f"PSNR on hidden pixels in dB, mean over {len(masks)} masks of {of}:\n\n{markdown(lines)}"
 
 
 def best(rows: list[Row], kind: str) -> Row:

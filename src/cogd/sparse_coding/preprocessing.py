@@ -71,7 +71,7 @@ def smooth_part(image: np.ndarray, observed: np.ndarray, strength: float, tolera
     solved = _conjugate_gradients(
         normal_matrix,
         b,
-        np.full_like(b, b.sum() / weight.sum()),
+        _mean(b, weight),
         preconditioner=1 / (weight + 4 * strength),
         tolerance=tolerance,
         most=10 * sum(image.shape),
@@ -94,8 +94,9 @@ def bent_part(image: np.ndarray, observed: np.ndarray, strength: float, toleranc
     def normal_matrix(s):
         return weight * s + strength**2 * _bending(s)
 
-    start, preconditioner = np.full_like(b, b.sum() / weight.sum()), 1 / (weight + 20 * strength**2)
-    return _conjugate_gradients(normal_matrix, b, start, preconditioner, tolerance, BENDING_STEPS).astype(image.dtype)
+    preconditioner = 1 / (weight + 20 * strength**2)
+    s = _conjugate_gradients(normal_matrix, b, _mean(b, weight), preconditioner, tolerance, BENDING_STEPS)
+    return s.astype(image.dtype)
 
 
 def continuation(image: np.ndarray, observed: np.ndarray, tolerance: float = 1e-4) -> np.ndarray:
@@ -158,8 +159,13 @@ def _median_above_zero(deviation: np.ndarray) -> float:
     return float(np.finfo(np.float64).eps)
 
 
+def _mean(b: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return the observed pixels' mean everywhere."""
+    return np.full_like(b, b.sum() / weight.sum())
+
+
 def _conjugate_gradients(matrix, b, s, preconditioner, tolerance, most):
-    """Return s with matrix(s) = b to tolerance * ||b||, or what so many steps reach from the s that is given."""
+    """Return s, from the one given, with matrix(s) = b to tolerance * ||b||, or what so many steps reach."""
     r = b - matrix(s)
     p = preconditioner * r
     rho, goal = (r * p).sum(), tolerance * np.linalg.norm(b)

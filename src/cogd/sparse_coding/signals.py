@@ -9,7 +9,7 @@ import torch
 
 from cogd.sparse_coding.checks import check_memory
 
-COPIES = 14  # of all images, that reading, splitting and coding them hold at once
+COPIES = 15  # of all images, that reading, splitting and coding them hold at once
 
 
 @dataclass(frozen=True)
