@@ -48,6 +48,7 @@ constraints: .venv/ready  ## pin what is installed now
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; assert sys.version_info >= (3, 11), f'CoGD needs Python 3.11 or later; {sys.executable} is {sys.version.split()[0]}'"
+	@echo "Installing what CoGD and its tests need into .venv: about 2 GB, once."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cogd.commands.conventions import FIGURES, Answer, Device, OnDevice, Seed, add, ready_to_write
+from cogd.commands.conventions import FIGURES, Answer, Device, OnDevice, Quiet, Seed, add, note, ready_to_write
 from cogd.commands.errors import usage_errors
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def inpaint(
     ] = False,
     seed: Seed = 0,
     device: OnDevice = Device.auto,
+    quiet: Quiet = False,
 ) -> Answer:
     """Fill in the missing pixels of a picture.
 
@@ -64,6 +65,8 @@ def inpaint(
     observed = ~hidden[None].repeat(len(picture), axis=0)
     learner, together = _load_for(dictionary, picture, penalty, device)
     chosen = {"holes": str(holes)} if missing is None else {"missing": missing, "seed": seed}
+    height, width = hidden.shape
+    note(f"filling {hidden.mean():.1%} of {width} x {height} pixels", quiet)
     began = time.perf_counter()
     filled = learner.inpaint(together(picture), observed=together(observed)).reshape(picture.shape)
     if results:

@@ -186,7 +186,8 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         if not coding.converged:
             warnings.warn(
                 f"the codes did not reach transform_tol={self.transform_tol} in {coding.passes} passes; "
-                'raise transform_tol, or choose dtype="float64".',
+                "raise transform_tol, scale the images as those that the dictionary was learned from, or "
+                'choose dtype="float64".',
                 ConvergenceWarning,
                 stacklevel=4,
             )
