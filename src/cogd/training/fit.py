@@ -157,7 +157,9 @@ def check_labels_of(data: RunData, outputs: int, evaluate: Evaluate) -> RunData:
     """Refuse labels that the network has no output for."""
     if data.classes is not None:
         if data.classes > outputs:
-            raise ValueError(f"the model has {outputs} outputs, but {data.source} has {data.classes} classes.")
+            raise ValueError(
+                f"the model has {outputs} outputs, but {data.source} has {data.classes} classes. Build it with as many."
+            )
         return data
     train: Any = with_checked_labels(data.train, outputs, "the training data")
     measured = evaluate is classification_metrics

@@ -14,14 +14,18 @@ def check_labels(targets: Tensor, classes: int, where: str) -> None:
     >>> import torch
     >>> check_labels(torch.tensor([0, 2]), 2, "the training data")
     Traceback (most recent call last):
-    ValueError: labels must be from 0 to 1, one for each class; the training data has 2.
+    ValueError: labels must be from 0 to 1, one for each class; the training data has 2. Mend the labels, or
+    give the model an output for each class.
     """
     if targets.is_floating_point() or not targets.numel():
         return
     least, most = (int(bound) for bound in targets.aminmax())
     if least < 0 or most >= classes:
         bad = least if least < 0 else most
-        raise ValueError(f"labels must be from 0 to {classes - 1}, one for each class; {where} has {bad}.")
+        raise ValueError(
+            f"labels must be from 0 to {classes - 1}, one for each class; {where} has {bad}. "
+            "Mend the labels, or give the model an output for each class."
+        )
 
 
 @dataclass(frozen=True)
