@@ -57,9 +57,7 @@ class Method:
         return self.label.lower().replace(",", "").replace(" = ", "").replace(" ", "-")
 
 
-RULES = [
-    (rule, order, scale) for rule in ("paper", "descent") for order, scale in ((1, 1.0), (2, 1.0), (3, 1.0), (1, 0.1))
-]
+RULES = [("paper", 1, 1.0), ("paper", 2, 1.0), ("paper", 3, 1.0), ("paper", 1, 0.1), ("descent", 1, 1.0)]
 METHODS = [
     method
     for solver in SOLVERS

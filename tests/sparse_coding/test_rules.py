@@ -9,7 +9,7 @@ import torch
 from textures import textured, unit_atoms
 
 from cogd.sparse_coding import ConvDictionaryLearner, model
-from cogd.sparse_coding.code_projection import CodeProjection, Signal, code_betas, open_atoms, step_size
+from cogd.sparse_coding.code_projection import CodeProjection, code_betas, open_atoms, step_size
 from cogd.sparse_coding.coder import encode, learn
 from cogd.sparse_coding.ffcsc import FFCSC, learn_ffcsc
 from cogd.sparse_coding.working_set import WorkingSet
@@ -28,8 +28,8 @@ def test_betas_against_loops(random):
     x_change[random.random(x_change.shape) < 0.3] = 0
     for order in (1, 2, 3):
         d, delta_d, z, delta_z = (torch.from_numpy(array) for array in (atoms, change, x, x_change))
-        signal = Signal(torch.from_numpy(image), torch.from_numpy(observed))
-        betas = code_betas(signal, d, delta_d, z, delta_z, -0.1, order)
+        residual = model.residual(torch.from_numpy(image[None]), torch.from_numpy(observed[None]), d, z[None])[0]
+        betas = code_betas(residual, delta_d, z, delta_z, -0.1, order)
         g = np.where(observed, model.reconstruct(d, z[None])[0].numpy() - image, 0)[0]
         g = np.pad(g, ((2, 2), (1, 1)))
         for k in range(2):
@@ -76,7 +76,6 @@ def correction_by_loops(image, held, now, rate, order):
 def test_three_iterations_by_loops(random, rule):
     """What is held when, what is added when: design.md's timing; other slopes would open other gates."""
     image = random.standard_normal((4, 4))
-    signal = Signal(torch.from_numpy(image[None]), torch.ones(1, 4, 4, dtype=torch.bool))
     size = np.array([1.0, 0.1, 0.2, 0.05, 2.0, 0.1, 0.3, 3.0, 0.2])[:, None, None]
     made = [(unit_atoms(random, 9, 1, 2, 2), random.standard_normal((9, 5, 5)) * size) for _ in range(4)]
     made[2][1][:, 0] = made[1][1][:, 0]  # codes that did not move
@@ -84,7 +83,8 @@ def test_three_iterations_by_loops(random, rule):
     projection, at = CodeProjection(rule, 1, 0.5), steps[0]  # what the solver holds; its next step is the next of steps
     held, differs = None, 0
     for atoms, new in steps[1:]:
-        observation = projection.observe([signal], at[0], [at[1]])
+        residual = torch.from_numpy(image) - model.reconstruct(at[0], at[1][None])[0]
+        observation = projection.observe([residual], at[0], [at[1]])
         (projected,) = projection.project(observation, [new])
         assert (observation is None) == (held is None)
         expected = new.numpy()
@@ -141,9 +141,9 @@ def test_replacing_codes_by_themselves_changes_nothing(problem):
     np.testing.assert_array_equal(working_set.position, before[0][order])
     np.testing.assert_array_equal(working_set.value, before[2][order])
     assert working_set.objective(0.3) == pytest.approx(before[3], rel=1e-12)
-    back, seen = zip(*working_set.signals(), strict=True)
-    np.testing.assert_array_equal(np.stack(seen), observed)
-    np.testing.assert_array_equal(np.stack(back), np.where(observed, images, 0))
+    b, seen, d = map(torch.from_numpy, (images, observed, improved))
+    expected = model.residual(b, seen, d, torch.stack(working_set.codes(6)))
+    np.testing.assert_allclose(torch.stack(working_set.residuals()), expected, atol=1e-12)
 
 
 def test_ffcsc_approaches_the_default_solvers_optimum(problem):

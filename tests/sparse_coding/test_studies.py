@@ -58,9 +58,9 @@ def test_the_papers_tables(name, data, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / f"out/experiments/results/{name}.json").read_text())
     assert results["failures"] == []
-    assert len(results["runs"]) == 40  # of two sets, two solvers with nine rules or none
+    assert len(results["runs"]) == 28  # of two sets, two solvers with six rules or none
     assert all(np.isfinite(row["images"]["paper_psnr"]).all() for row in results["runs"])
-    assert len({row["objective"] for row in results["runs"]}) > 30
+    assert len({row["objective"] for row in results["runs"]}) > 20
     page = (tmp_path / f"out/docs/results/{name}.md").read_text()
     assert page in done.stdout
     assert [*(tmp_path / "out/docs/figures").glob("*.png")]

@@ -22,13 +22,6 @@ from cogd.sparse_coding import model
 Rule = Literal["descent", "paper", "rollback"] | None
 
 
-class Signal(NamedTuple):
-    """One image (C, H, W) and where it was observed."""
-
-    image: Tensor
-    observed: Tensor
-
-
 class Observation(NamedTuple):
     """What a projection needs from before an iteration: the codes, beta for each, and which atoms are open."""
 
@@ -45,16 +38,19 @@ class CodeProjection:
         self.opened = 0  # atoms whose gate the last projection found open
         self._held: tuple[Tensor, list[Tensor]] | None = None
 
-    def observe(self, signals: Sequence[Signal], atoms: Tensor, codes: list[Tensor]) -> Observation | None:
-        """Judge gates and corrections at (x(t), A(t)); None on the first call, which has nothing to compare with."""
+    def observe(self, residuals: Sequence[Tensor], atoms: Tensor, codes: list[Tensor]) -> Observation | None:
+        """Judge gates and corrections at (x(t), A(t)); None on the first call, which has nothing to compare with.
+
+        `residuals` are b - A x of every image (C, H, W), 0 where nothing was observed.
+        """
         held, self._held = self._held, (atoms, codes)
         if held is None:
             return None
         rate = (-1 if self.rule == "descent" else 1) * self.scale * step_size(atoms, codes[0].shape[1:])
         change = atoms - held[0]
         betas = [
-            code_betas(signal, atoms, change, x, x - x_s, rate, self.order)
-            for signal, x, x_s in zip(signals, codes, held[1], strict=True)
+            code_betas(residual, change, x, x - x_s, rate, self.order)
+            for residual, x, x_s in zip(residuals, codes, held[1], strict=True)
         ]
         return Observation(codes, betas, open_atoms(codes, betas))
 
@@ -84,18 +80,16 @@ class CodeProjection:
         self._held = torch.from_numpy(atoms).to(device), [torch.from_numpy(x).to(device) for x in codes]
 
 
-def code_betas(
-    signal: Signal, atoms: Tensor, atoms_change: Tensor, x: Tensor, x_change: Tensor, rate: float, order: int
-) -> Tensor:
+def code_betas(residual: Tensor, atoms_change: Tensor, x: Tensor, x_change: Tensor, rate: float, order: int) -> Tensor:
     """Return beta (K, rows, columns), at most 1 in size for orders above 1.  [Eqs. coupled5, bczhangkernel]
 
     Where a code hardly moved, its slope dA/dx is taken as 1.
     """
-    g = -model.residual(signal.image[None], signal.observed[None], atoms, x[None])
+    g = -residual[None]
     smallness = torch.finfo(x.dtype).eps ** 0.5
     near_zero = x_change.abs() <= smallness * x.abs().clamp(min=1.0)
     along_change = model.adjoint(atoms_change, g)[0] / torch.where(near_zero, 1.0, x_change)
-    along_ones = model.adjoint(torch.ones_like(atoms[:1]), g)[0]
+    along_ones = model.adjoint(torch.ones_like(atoms_change[:1]), g)[0]
     beta = rate * torch.where(near_zero, along_ones, along_change) ** order
     return beta if order == 1 else beta.clamp(-1.0, 1.0)
 

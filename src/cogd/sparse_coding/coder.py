@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cogd.sparse_coding.code_projection import CodeProjection, Signal
+from cogd.sparse_coding.code_projection import CodeProjection
 
 BLOCK = 4  # positions, in both directions, that send one code per pass
 SWEEPS_PER_PASS = 8
@@ -37,7 +37,7 @@ class CodeSet(Protocol):
     def weights(self, n_atoms: int) -> np.ndarray: ...
     def state(self) -> dict[str, np.ndarray]: ...
     def restore(self, state: dict[str, np.ndarray], n_atoms: int) -> None: ...
-    def signals(self) -> list[Signal]: ...
+    def residuals(self) -> list[Tensor]: ...
     def codes(self, n_atoms: int) -> list[Tensor]: ...
     def dense(self, n_atoms: int) -> list[np.ndarray]: ...
     def sparse(self, n_atoms: int) -> Tensor: ...
@@ -110,7 +110,7 @@ def learn(
     while True:
         observation = None
         if projection is not None:
-            observation = projection.observe(working_set.signals(), torch.as_tensor(d), working_set.codes(len(d)))
+            observation = projection.observe(working_set.residuals(), torch.as_tensor(d), working_set.codes(len(d)))
         working_set.enter(d, penalty * (1 + LEARNING_TOLERANCE), BLOCK)
         for _ in range(UPDATES_PER_PASS):
             working_set.sweep(d, penalty, 1)

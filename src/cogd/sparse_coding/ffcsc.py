@@ -9,13 +9,15 @@ Codes live on the torus of (H + h - 1) x (W + w - 1) positions, whose margin is 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import softshrink
 
 from cogd.sparse_coding import model
-from cogd.sparse_coding.code_projection import CodeProjection, Signal
+from cogd.sparse_coding.code_projection import CodeProjection
 from cogd.sparse_coding.storage import taken
 
 STEPS = 10  # of ADMM on each side in an iteration
@@ -53,7 +55,10 @@ class FFCSC:
         self._gamma = HEURISTIC * penalty / largest
         self._z = self.codes.clone()
         self._d = torch.fft.irfft2(torch.fft.rfft2(self.atoms, s=self._shape), s=self._shape)
-        self._duals: dict[str, tuple[Tensor, Tensor]] = {}
+        self._duals: dict[str, tuple[Tensor, ...]] = {
+            "atoms": (torch.zeros_like(self._b.transpose(0, 1)), torch.zeros_like(self._d.transpose(0, 1))),
+            "codes": (torch.zeros_like(self._b), torch.zeros_like(self._z)),
+        }
 
     @property
     def nonzeros(self) -> int:
@@ -62,6 +67,10 @@ class FFCSC:
     def objective(self, penalty: float) -> float:
         """Return the objective of the feasible atoms and the sparse codes."""
         return model.objective(self.images, self.observed, self.atoms, self.codes, penalty)
+
+    def residuals(self) -> list[Tensor]:
+        """Return b - D z of every image (C, H, W), 0 where hidden."""
+        return list(model.residual(self.images, self.observed, self.atoms, self.codes))
 
     def reconstruction(self) -> list[np.ndarray]:
         """Return the images (C, H, W) that the feasible atoms and the sparse codes stand for."""
@@ -73,17 +82,20 @@ class FFCSC:
 
     def update_atoms(self) -> None:
         """Take the steps on the atoms, the codes fixed."""
-        B = _by_frequency(self._z)  # (F, N, K)
-        steps = self._steps("atoms", B, self._d.transpose(0, 1), ATOMS_RATIO, self._feasible)
-        solution, feasible = steps
+        data, seen, d = (images.transpose(0, 1) for images in (self._b, self._seen, self._d))
+        B = Products(self._z, ATOMS_RATIO)
+        solution, feasible = self._steps(B, data, seen, d, self._duals["atoms"], self._feasible)
         self._d = solution.transpose(0, 1).contiguous()
         self.atoms = feasible.transpose(0, 1)[..., : self.atoms.shape[2], : self.atoms.shape[3]].contiguous()
 
     def update_codes(self) -> None:
-        """Take the steps on the codes, the atoms fixed."""
-        B = _by_frequency(self._d).transpose(1, 2)  # (F, C, K)
-        threshold = self.penalty / self._gamma
-        self._z, self.codes = self._steps("codes", B, self._z, CODES_RATIO, lambda x: _soft(x, threshold))
+        """Take the steps on the codes, the atoms fixed; on a processor one image at a time, which its caches hold."""
+        B = Products(self._d.transpose(0, 1), CODES_RATIO)
+        prox = partial(softshrink, lambd=self.penalty / self._gamma)
+        at_once = 1 if self.codes.device.type == "cpu" else len(self.codes)
+        parts = (t.split(at_once) for t in (self._b, self._seen, self._z, *self._duals["codes"]))
+        solved = [self._steps(B, data, seen, z, duals, prox) for data, seen, z, *duals in zip(*parts, strict=True)]
+        self._z, self.codes = map(torch.cat, zip(*solved, strict=True))
 
     def correct(self, projected: Tensor) -> None:
         """Put projected codes in place of the sparse ones; ADMM's own iterate moves along."""
@@ -104,30 +116,33 @@ class FFCSC:
             return torch.from_numpy(array).to(like.device)
 
         codes, z, d = tensor("codes", self.codes), tensor("z", self._z), tensor("d", self._d)
-        swapped = self._b.transpose(0, 1), d.transpose(0, 1)
-        for side, pair in {"atoms": swapped, "codes": (self._b, z)}.items():
-            self._duals[side] = tensor(f"dual.{side}.0", pair[0]), tensor(f"dual.{side}.1", pair[1])
+        for side, duals in self._duals.items():
+            self._duals[side] = tuple(tensor(f"dual.{side}.{i}", dual) for i, dual in enumerate(duals))
         self.codes, self._z, self._d = codes, z, d
 
     def _steps(
-        self, side: str, B: Tensor, x: Tensor, ratio: float, prox: Callable[[Tensor], Tensor]
+        self,
+        B: "Products",
+        data: Tensor,
+        seen: Tensor,
+        x: Tensor,
+        duals: Sequence[Tensor],
+        prox: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor]:
-        """Return (x, the prox's last result); x is (R, K, P, Q), right-hand sides first."""
-        gamma_1 = self._gamma / ratio
-        data = self._b if side == "codes" else self._b.transpose(0, 1)  # (R, M, P, Q)
-        seen = self._seen if side == "codes" else self._seen.transpose(0, 1)
-        dual_1, dual_2 = self._duals.get(side, (torch.zeros_like(data), torch.zeros_like(x)))
-        inverse = _woodbury(B, ratio)
-        spectrum, constrained = _by_frequency(x), x
+        """Return (x, the prox's last result) and move the multipliers; data is (R, M, P, Q), x (R, K, P, Q)."""
+        dual_1, dual_2 = duals
+        gamma_1 = self._gamma / B.ratio
+        spectrum, constrained = torch.fft.rfft2(x), x
         for _ in range(STEPS):
-            v_1 = self._from_frequency(B @ spectrum.transpose(1, 2), data.shape)
-            u_1 = (seen * data + gamma_1 * (v_1 + dual_1)) / (seen + gamma_1)  # prox of the data term
-            constrained = prox(x + dual_2)
-            dual_1, dual_2 = dual_1 + v_1 - u_1, dual_2 + x - constrained
-            target, prior = _by_frequency(u_1 - dual_1), _by_frequency(constrained - dual_2)
-            spectrum = _ridge(B, inverse, target.transpose(1, 2), prior.transpose(1, 2)).transpose(1, 2)
-            x = self._from_frequency(spectrum.transpose(1, 2), x.shape)
-        self._duals[side] = (dual_1, dual_2)
+            v_1 = torch.fft.irfft2(B.times(spectrum), s=self._shape)
+            dual_1 += v_1
+            dual_2 += x
+            u_1 = (seen * data + gamma_1 * dual_1) / (seen + gamma_1)  # prox of the data term
+            constrained = prox(dual_2)
+            dual_1 -= u_1
+            dual_2 -= constrained
+            spectrum = B.ridge(torch.fft.rfft2(u_1 - dual_1), torch.fft.rfft2(constrained - dual_2))
+            x = torch.fft.irfft2(spectrum, s=self._shape)
         return x, constrained
 
     def _feasible(self, d: Tensor) -> Tensor:
@@ -138,17 +153,32 @@ class FFCSC:
         norms = cropped.square().sum((0, 2, 3), keepdim=True).sqrt()
         return cropped / norms.clamp(min=1.0)
 
-    def _from_frequency(self, spectrum: Tensor, shape: Sequence[int]) -> Tensor:
-        """Return (F, M, R) as images (R, M, P, Q)."""
-        planes = spectrum.permute(2, 1, 0).reshape(shape[0], shape[1], self._shape[0], -1)
-        return torch.fft.irfft2(planes, s=self._shape)
+
+class Products:
+    """B of every frequency, from planes (M, K, P, Q); spectra are (R, K or M, P, Q / 2 + 1)."""
+
+    def __init__(self, planes: Tensor, ratio: float):
+        self.ratio = ratio
+        B = torch.fft.rfft2(planes).permute(2, 3, 0, 1).contiguous()  # a matrix per frequency, each in one piece
+        gram = B @ B.mH
+        inverse = torch.linalg.inv(gram + ratio * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device))
+        self._B, self._adjoint, self._inverse = B, B.mH.resolve_conj(), inverse  # (ratio I + B B^H)^-1, by Woodbury
+
+    def times(self, x: Tensor) -> Tensor:
+        """Return B x."""
+        return _per_frequency(self._B, x)
+
+    def ridge(self, target: Tensor, prior: Tensor) -> Tensor:
+        """Return the minimiser of ||B x - target||^2 + ratio ||x - prior||^2."""
+        return prior + _per_frequency(self._adjoint, _per_frequency(self._inverse, target - self.times(prior)))
 
 
 def learn_ffcsc(solver: FFCSC, projection: CodeProjection | None = None) -> Iterator[np.ndarray]:
     """Improve atoms and codes in turn, for ever, with the rule's projection after each; yield the atoms."""
-    signals = [Signal(b, m) for b, m in zip(solver.images, solver.observed, strict=True)]
     while True:
-        observation = None if projection is None else projection.observe(signals, solver.atoms, list(solver.codes))
+        observation = None
+        if projection is not None:
+            observation = projection.observe(solver.residuals(), solver.atoms, list(solver.codes))
         solver.update_atoms()
         solver.update_codes()
         if projection is not None:
@@ -156,21 +186,6 @@ def learn_ffcsc(solver: FFCSC, projection: CodeProjection | None = None) -> Iter
         yield solver.atoms.cpu().numpy()
 
 
-def _by_frequency(images: Tensor) -> Tensor:
-    """Return (R, M, P, Q) as spectra (F, R, M)."""
-    return torch.fft.rfft2(images).flatten(2).permute(2, 0, 1)
-
-
-def _woodbury(B: Tensor, ratio: float) -> Tensor:
-    """Return (ratio I + B B^H)^-1 of every frequency."""
-    gram = B @ B.mH
-    return torch.linalg.inv(gram + ratio * torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device))
-
-
-def _ridge(B: Tensor, inverse: Tensor, target: Tensor, prior: Tensor) -> Tensor:
-    """Return the minimiser of ||B x - target||^2 + ratio ||x - prior||^2, given the inverse for this ratio."""
-    return prior + B.mH @ (inverse @ (target - B @ prior))
-
-
-def _soft(x: Tensor, threshold: float) -> Tensor:
-    return x.sign() * (x.abs() - threshold).clamp(min=0)
+def _per_frequency(matrices: Tensor, spectra: Tensor) -> Tensor:
+    """Return a matrix (P, Q, M, K) of every frequency times the spectra (R, K, P, Q)."""
+    return torch.einsum("pqmk,rkpq->rmpq", matrices, spectra)

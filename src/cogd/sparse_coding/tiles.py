@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d
 
 from cogd.sparse_coding import model, tile_steps
-from cogd.sparse_coding.code_projection import Signal
 from cogd.sparse_coding.storage import taken
 
 GRADIENT_BYTES = 2**31  # of the codes' gradient that are held at once
@@ -163,8 +162,8 @@ class TiledWorkingSet:
         self._add(canvas, None, atoms.flatten(1))
         return [image.cpu().numpy() for image in self._images(canvas)]
 
-    def signals(self) -> list[Signal]:
-        return [Signal(b, m > 0) for b, m in zip(self._images(self.signal), self._images(self.seen), strict=True)]
+    def residuals(self) -> list[Tensor]:
+        return self._images(self.residual)
 
     def _gradients(self, atoms: Tensor):
         """Yield (first image, the codes' gradient of as many images as fit), 0 at the set's codes."""

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from cogd.sparse_coding import kernels
-from cogd.sparse_coding.code_projection import Signal
 from cogd.sparse_coding.storage import taken
 
 STRIP_ROWS = 64  # fewest rows of codes in a strip; strips are what threads share out
@@ -171,13 +170,9 @@ class WorkingSet:
 
     def reconstruction(self, atoms: np.ndarray) -> list[np.ndarray]:
         """Return D z of every image (C, H, W)."""
-        _, height, width = self.layout.atom_shape
         flat = np.zeros_like(self.residual)
         self._subtract_codes(flat, np.ones_like(flat), atoms)
-        images = []
-        for i, (rows, columns) in enumerate(self.layout.shapes):
-            images.append(-self.layout.view(flat, i)[:, height - 1 : rows, width - 1 : columns])
-        return images
+        return [-image for image in self._images(flat)]
 
     def largest_gradient(self, atoms: np.ndarray) -> float:
         """Return the largest |g| of the codes outside of the set."""
@@ -223,15 +218,9 @@ class WorkingSet:
         """Return every image's codes as a tensor (K, rows, columns)."""
         return [torch.from_numpy(codes) for codes in self.dense(n_atoms)]
 
-    def signals(self) -> list[Signal]:
-        """Return the images (C, H, W), 0 where hidden, and where they were observed."""
-        _, height, width = self.layout.atom_shape
-        signals = []
-        for i, (rows, columns) in enumerate(self.layout.shapes):
-            inner = np.s_[:, height - 1 : rows, width - 1 : columns]  # a code's rows are H + h - 1
-            image, seen = (self.layout.view(flat, i)[inner] for flat in (self.signal, self.seen))
-            signals.append(Signal(torch.from_numpy(image.copy()), torch.from_numpy(seen > 0)))
-        return signals
+    def residuals(self) -> list[torch.Tensor]:
+        """Return b - D z of every image (C, H, W), 0 where hidden: views of the working set's own."""
+        return [torch.from_numpy(image) for image in self._images(self.residual)]
 
     def entries(self, part: slice = slice(None)) -> tuple[np.ndarray, ...]:
         """Return (image, atom, row, column, value) of the codes."""
@@ -255,6 +244,12 @@ class WorkingSet:
             self.position, self.image, self.value, order, starts,
         )  # fmt: skip
         return lanes[..., : atoms.shape[-1]].copy()
+
+    def _images(self, flat: np.ndarray) -> list[np.ndarray]:
+        """Return views of the images (C, H, W) in a flat array."""
+        _, height, width = self.layout.atom_shape
+        shapes = enumerate(self.layout.shapes)  # of codes, whose rows are H + h - 1
+        return [self.layout.view(flat, i)[:, height - 1 : h, width - 1 : w] for i, (h, w) in shapes]
 
     def _winners(self, strip, matrix, limit, block) -> np.ndarray:
         i, top, bottom = strip
