@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from csc_tables import markdown
 from PIL import Image, ImageDraw
 from skimage import data
 from skimage.restoration import inpaint_biharmonic
@@ -206,8 +207,7 @@ def table(report: Result) -> str:
         found = [list(methods.get(name, {}).values()) for name in METHODS]
         columns = [in_bold([[mask[key] for mask in masks] for masks in found], form) for key, form in FORMS.items()]
         lines.append([row, *map(" / ".join, zip(*columns, strict=True))])
-    head, *body = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([head, "|" + " --- |" * len(lines[0]), *body])
+    return markdown(lines)
 
 
 def in_bold(values: list[list[float]], form: str) -> Iterator[str]:

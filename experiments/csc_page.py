@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from csc_study import METHODS, ROOT, SOLVERS, Method
+from page_tables import markdown
 from scipy.stats import t as student
 
 PAPER = {"ffcsc": "FFCSC", "cogd-k1": "CoGD, k = 1", "cogd-k2": "CoGD, k = 2", "cogd-k3": "CoGD, k = 3"}
@@ -247,9 +248,3 @@ def _deviation(values: Sequence[float], digits: int) -> str:
 
 def _printed(name: str, name_of_set: str, metric: str) -> dict[str, list[float]]:
     return tomllib.loads((ROOT / "experiments/paper_values.toml").read_text())[name][name_of_set][metric]
-
-
-def markdown(lines: list[list[str]]) -> str:
-    """Return a table, its first line the head."""
-    head, *body = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([head, "|" + " --- |" * len(lines[0]), *body])

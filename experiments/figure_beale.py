@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from page_tables import markdown
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor
@@ -245,11 +246,6 @@ def wide_table(rows: list[Row]) -> str:
     for label, same in by_variant(rows).items():
         lines.append([label, *(f"{row['improved']:.1%} / {row['worsened']:.1%}, {verdict(row)}" for row in same)])
     return markdown(lines)
-
-
-def markdown(lines: list[list[str]]) -> str:
-    head, *body = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([head, "|" + " --- |" * len(lines[0]), *body])
 
 
 def variant(row: Row) -> str:

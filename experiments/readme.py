@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from page_tables import markdown
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"<!-- begin (\w+) -->\n.*?<!-- end \1 -->", re.DOTALL)
@@ -133,11 +135,6 @@ def inpainting_table(results: dict[str, Any]) -> str:
 
 def best(rows: list[Row], kind: str) -> Row:
     return max((r for r in rows if r["kind"] == kind), key=lambda row: row["improved"] - row["worsened"])
-
-
-def markdown(lines: list[list[str]]) -> str:
-    head, *body = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([head, "|" + " --- |" * len(lines[0]), *body])
 
 
 BLOCKS: dict[str, tuple[Callable[..., str], list[Path]]] = {

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from page_tables import markdown
+
 from cogd.models import build
 from cogd.provenance import provenance
 from cogd.training import Result, read_recipe
@@ -146,11 +148,6 @@ def projections(runs: Sequence[Entry]) -> str:
             opened, correction = (math.fsum(run[key] for run in mine) / len(mine) for key in ("opened", "correction"))
             said.append(f"{variant} {opened:.1%} of the gates, moving the kernels by {correction:.2g} (l2 norm)")
     return f"A projection opened on average: {'; '.join(said)}." if said else "No rule made a projection."
-
-
-def markdown(lines: list[list[str]]) -> str:
-    head, *body = [f"| {' | '.join(line)} |" for line in lines]
-    return "\n".join([head, "|" + " --- |" * len(lines[0]), *body])
 
 
 HEAD = """
