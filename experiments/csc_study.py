@@ -218,9 +218,10 @@ def _options(description: str) -> argparse.Namespace:
 
 
 def _tasks(config: Config, options: argparse.Namespace) -> list[Task]:
-    """Return all runs, seed after seed, so that what there is time for is complete."""
+    """Return all runs, the paper's own methods first, seed after seed: what there is time for is then complete."""
     methods = [method for method in METHODS if method.solver in options.solvers]
-    return [Task(name, m, seed) for seed in range(options.seeds) for name in config.sets for m in methods]
+    tasks = [Task(name, m, seed) for seed in range(options.seeds) for name in config.sets for m in methods]
+    return sorted(tasks, key=lambda task: task.method.rule not in (None, "paper"))
 
 
 def _earlier(file: Path, config: Config) -> Row:
