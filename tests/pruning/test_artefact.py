@@ -160,6 +160,19 @@ def test_missing_and_extra_and_tampered_tensors_are_refused(saved):
         load_pruned(networks.VGG, saved)
 
 
+def test_a_tensor_that_is_missing_from_all_but_the_model_is_told(saved):
+    path = saved / "recipe.json"
+    recipe = json.loads(path.read_text())
+    for part in ("pruned", "dtypes"):
+        del recipe[part]["classifier.3.bias"]
+    path.write_text(json.dumps(recipe))
+    tensors = safetensors.torch.load_file(saved / "weights.safetensors")
+    del tensors["classifier.3.bias"]
+    rewritten(saved, tensors)
+    with pytest.raises(ValueError, match=r"pruned in recipe.json of .* doesn't fit:\n  classifier.3.bias: missing"):
+        load_pruned(networks.VGG, saved)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
