@@ -218,7 +218,7 @@ def test_what_cannot_be_gated_is_refused_with_the_remedy(chain):
     with pytest.raises(TypeError, match=r"wrapped in DataParallel; pass model.module"):
         Gates(nn.DataParallel(model), images)
     with pytest.raises(TypeError, match=r"1 is compiled; pass the module given to torch.compile in its place"):
-        Gates(nn.Sequential(model, torch.compile(model, backend="eager")), images)  # type: ignore[arg-type]
+        Gates(nn.Sequential(model, torch.compile(model, backend="eager")), images)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="no channel of this Sequential can be removed exactly"):
         Gates(nn.Sequential(nn.Conv2d(3, 4, 1)).double(), images)
     with pytest.raises(ValueError, match=r"Torch-Pruning can't follow this Sequential on the example inputs"):
