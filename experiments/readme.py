@@ -133,6 +133,28 @@ def inpainting_table(results: dict[str, Any]) -> str:
     return f"PSNR on hidden pixels in dB, mean over {len(masks)} masks of {of}:\n\n{markdown(lines)}"
 
 
+def pruning(*measured: dict[str, Any]) -> str:
+    """Return a table per target of what pruners leave of a network's accuracy."""
+    return "\n\n".join(map(pruning_table, measured)) or "Not measured yet."
+
+
+def pruning_table(results: dict[str, Any]) -> str:
+    """Return accuracy by method, mean and deviation over seeds, and the paired difference to the first."""
+    config, (first, *_) = results["config"], results["summary"]
+    before = [run["accuracy_before"] for run in results["runs"] if run["method"] == first["method"]]
+    lines = [["method", "accuracy", f"difference to {first['method']}, points", "p", "MACs kept"]]
+    for row in results["summary"]:
+        gap = row["difference"]
+        points = [f"{100 * gap['mean']:+.2f} ± {100 * gap['half_width']:.2f}", f"{gap['p']:.2f}"] if gap else ["", ""]
+        lines.append([row["method"], f"{row['mean']:.2%} ± {row['deviation']:.2%}", *points, f"{row['macs']:.1%}"])
+    asked = f"{config['data']}, {config['target_macs']:.0%} of the MACs asked for, {len(before)} seeds"
+    epochs = f"{config['base_epochs']} epochs of training, {config['epochs']} of pruning, {config['finetune_epochs']}"
+    return (
+        f"{asked}; {epochs} of fine-tuning. Before pruning {statistics.mean(before):.2%}. Means, deviations, and the "
+        f"95% interval of the paired difference:\n\n{markdown(lines)}"
+    )
+
+
 def best(rows: list[Row], kind: str) -> Row:
     return max((r for r in rows if r["kind"] == kind), key=lambda row: row["improved"] - row["worsened"])
 
@@ -141,6 +163,7 @@ BLOCKS: dict[str, tuple[Callable[..., str], list[Path]]] = {
     "beale": (beale, [ROOT / "experiments/results/beale.json"]),
     "sparse_coding": (sparse_coding, sorted((ROOT / "benchmarks/results").glob("sparse_coding_*.json"), reverse=True)),
     "inpainting": (inpainting, sorted((ROOT / "benchmarks/results").glob("inpainting_quality.json"))),
+    "pruning": (pruning, sorted((ROOT / "benchmarks/results").glob("pruning_*.json"))),
     "overhead": (overhead, sorted((ROOT / "benchmarks/results").glob("optimizer_overhead_*.json"))),
 }
 

@@ -49,6 +49,14 @@ def test_a_saved_model_comes_back_bit_for_bit(name, tmp_path):
     assert recipe["dtypes"] == {key: str(value.dtype)[6:] for key, value in model.state_dict().items()}
 
 
+def test_a_model_pruned_twice_is_saved_with_the_one_before_both(tmp_path):
+    model, original, images, keep = pruned("vgg")
+    again = {name: range(max(1, len(kept) - 1)) for name, kept in keep.items()}
+    remove_channels(model, again, example_inputs=images)
+    save_pruned(tmp_path, model, original, keep={}, example_inputs=images)
+    assert torch.equal(load_pruned(networks.VGG, tmp_path)(images), model(images))
+
+
 def test_the_papers_networks_need_no_builder(tmp_path):
     original, images = build("digits", 10), torch.randn(2, 1, 8, 8)
     model = copy.deepcopy(original).eval()
@@ -157,6 +165,19 @@ def test_missing_and_extra_and_tampered_tensors_are_refused(saved):
         load_pruned(networks.VGG, saved)
     path.unlink()
     with pytest.raises(FileNotFoundError, match=r"both weights.safetensors and recipe.json are needed"):
+        load_pruned(networks.VGG, saved)
+
+
+def test_a_tensor_that_is_missing_from_all_but_the_model_is_told(saved):
+    path = saved / "recipe.json"
+    recipe = json.loads(path.read_text())
+    for part in ("pruned", "dtypes"):
+        del recipe[part]["classifier.3.bias"]
+    path.write_text(json.dumps(recipe))
+    tensors = safetensors.torch.load_file(saved / "weights.safetensors")
+    del tensors["classifier.3.bias"]
+    rewritten(saved, tensors)
+    with pytest.raises(ValueError, match=r"pruned in recipe.json of .* doesn't fit:\n  classifier.3.bias: missing"):
         load_pruned(networks.VGG, saved)
 
 

@@ -19,7 +19,6 @@ from cogd.pruning.budget import (
     keep_above,
     keep_for,
     keep_share,
-    keep_within,
     one_target,
     ranks,
     zeros,
@@ -81,7 +80,7 @@ def test_the_target_is_reached_by_the_network_with_its_channels_removed(kind, sh
 @pytest.mark.parametrize("kind", ["macs", "params"])
 @pytest.mark.parametrize("name", networks.NETWORKS)
 def test_the_nearest_choice_is_found_and_told_where_it_is_further_than_the_tolerance(name, kind, share):
-    """Against trying every threshold; counted on the compact network."""
+    """Against trying every threshold, which it improves on only where all miss; counted on the compact network."""
     model, images = networks.build(name)
     gates = Gates(copy.deepcopy(model), images)
     budget = budget_of(Target(kind, share), 1, model, gates.layers, (images,))
@@ -91,7 +90,8 @@ def test_the_nearest_choice_is_found_and_told_where_it_is_further_than_the_toler
     choices = [keep_above(gates, places, count) for count in range(sum(map(len, places.values())) + 1)]
     reached = budget.reached(gates.layers, keep)
     nearest = min(abs(budget.reached(gates.layers, choice).median - share) for choice in choices)
-    assert abs(reached.median - share) == pytest.approx(nearest)
+    gap = abs(reached.median - share)
+    assert gap == pytest.approx(nearest) if nearest <= 0.02 else gap <= nearest + 1e-12
     small = copy.deepcopy(model)
     remove_channels(small, keep, example_inputs=images)
     counts = [
@@ -99,6 +99,27 @@ def test_the_nearest_choice_is_found_and_told_where_it_is_further_than_the_toler
     ]
     assert counts[0] / counts[1] == pytest.approx(reached.median)
     assert bool(budget.missed(reached)) == (abs(counts[0] / counts[1] - share) > 0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "share"),
+    [("vgg", "macs", 0.7), ("vgg", "macs", 0.85), ("concat_skip_grouped", "params", 0.85), ("resnet", "macs", 0.5)],
+)
+def test_a_layer_whose_next_channel_costs_too_much_stays_and_others_make_up_for_it(name, kind, share):
+    """No threshold on the gates of all layers comes within the tolerance here."""
+    model, images = networks.build(name)
+    gates = Gates(copy.deepcopy(model), images)
+    budget = budget_of(Target(kind, share), 1, model, gates.layers, (images,))
+    places = ranks(gates)
+    choices = [keep_above(gates, places, count) for count in range(sum(map(len, places.values())) + 1)]
+    assert min(abs(budget.reached(gates.layers, choice).median - share) for choice in choices) > 0.02
+    keep = budget.keep(gates, 1.0)
+    assert keep is not None
+    assert budget.reached(gates.layers, keep).median == pytest.approx(share, abs=0.02)
+    for layer in gates.layers:  # of every layer the largest gates, however many
+        kept, of = gates.values[layer.name].abs().view(layer.blocks, -1), len(keep[layer.name]) // layer.blocks
+        largest = kept.topk(of).values.min(1).values
+        assert (kept.flatten()[list(keep[layer.name])].view(layer.blocks, -1) >= largest[:, None]).all()
 
 
 def test_what_is_missed_is_told_in_words():
@@ -115,17 +136,6 @@ def test_what_is_missed_is_told_in_words():
     assert "0.460 reached (quartiles 0.460 to 0.460): as near as the choices tried come" in str(timed.missed(less))
     assert "time varies here by more than 2%" in str(timed.missed(Spread(0.5, 0.6, 0.7)))
     assert Budget(Target("active", 0.5), None).missed(less) is None
-
-
-@given(costs=st.lists(st.integers(0, 100), min_size=2, max_size=40), share=st.floats(0.01, 1))
-def test_bisection_finds_the_nearest_cost(costs, share):
-    """Against trying every choice."""
-    falling = sorted(costs, reverse=True)
-    falling[0] += 1
-    falling.append(0)
-    keep = keep_within(lambda count: {"a": [count]}, len(falling) - 1, lambda keep: falling[keep["a"][0]], share)
-    gaps = [abs(cost - share * falling[0]) for cost in falling]
-    assert gaps[keep["a"][0]] == pytest.approx(min(gaps))
 
 
 def test_a_target_below_one_channel_per_layer_is_refused(gates):

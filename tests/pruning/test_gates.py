@@ -217,6 +217,8 @@ def test_what_cannot_be_gated_is_refused_with_the_remedy(chain):
         Gates(torch.compile(model, backend="eager"), images)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"wrapped in DataParallel; pass model.module"):
         Gates(nn.DataParallel(model), images)
+    with pytest.raises(TypeError, match=r"1 is compiled; pass the module given to torch.compile in its place"):
+        Gates(nn.Sequential(model, torch.compile(model, backend="eager")), images)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="no channel of this Sequential can be removed exactly"):
         Gates(nn.Sequential(nn.Conv2d(3, 4, 1)).double(), images)
     with pytest.raises(ValueError, match=r"Torch-Pruning can't follow this Sequential on the example inputs"):
@@ -231,6 +233,22 @@ def test_what_cannot_be_gated_is_refused_with_the_remedy(chain):
     with pytest.raises(ValueError, match=r"gates are already inserted.*fold\(\) or remove\(\)"):
         Gates(model, images)
     gates.remove()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
+@pytest.mark.parametrize(
+    ("hooked", "remedy"),
+    [
+        (nn.utils.weight_norm, "remove_weight_norm"),
+        (nn.utils.spectral_norm, "remove_spectral_norm"),
+        (lambda layer: nn.utils.prune.l1_unstructured(layer, "bias", amount=0.5), "prune.remove"),
+    ],
+)
+def test_a_weight_that_a_hook_computes_is_refused_with_what_takes_the_hook_off(chain, hooked, remedy):
+    model, images = chain
+    hooked(model[0])
+    with pytest.raises(ValueError, match=rf"^0 has a weight that a hook computes .*utils.{remedy} to it first"):
+        Gates(model, images)
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize")

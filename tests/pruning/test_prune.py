@@ -203,6 +203,7 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path):
         ({"model": build("resnet56", 10)}, r"the model does not take the data's inputs, shaped \(2, 1, 8, 8\)"),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}, r"no channel of this Sequential can be removed"),
         ({"ignore": ["layer9"]}, r"ignore names 'layer9'"),
+        ({"model": network().requires_grad_(False)}, r"model is frozen, .* call model.requires_grad_\(\) first"),
         ({"model": build("digits", 7)}, r"the model has 7 outputs, but .* has 10 classes"),
     ],
 )

@@ -137,6 +137,9 @@ def load_pruned(build_model: Callable[[], nn.Module] | str | None, folder: str |
     refuse_differences(
         "the model that build_model makes", shapes(_tensors(model)), f"{RECIPE} of {folder}", recipe.built
     )
+    refuse_differences(
+        f"pruned in {RECIPE} of {folder}", dict.fromkeys(recipe.pruned), "built", dict.fromkeys(recipe.built)
+    )
     refuse_differences(f"{WEIGHTS} of {folder}", shapes(tensors), RECIPE, recipe.pruned)
     refuse_differences(f"{WEIGHTS} of {folder}", _dtypes(tensors), RECIPE, recipe.dtypes)
     for name, sizes in recipe.sizes.items():

@@ -1,5 +1,6 @@
 """Which channels stay: those with the largest gates of all layers, found by bisection, or a share of every layer."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -172,33 +173,34 @@ def keep_share(gates: Gates, places: dict[str, Tensor], share: float, round_to: 
     return keep
 
 
-def keep_within(choice: Callable[[int], Keep], channels: int, cost: Cost, share: float) -> Keep:
-    """Find by bisection the number of channels above which the rest costs closest to a share of the whole.
-
-    `choice(count)` leaves out the `count` least channels; `cost` must not rise with it. Rounding may exceed the share.
-    """
-    costs: dict[int, float] = {}
-
-    def at(count: int) -> float:
-        if count not in costs:
-            costs[count] = cost(choice(count))
-        return costs[count]
-
-    low, high = 0, channels
-    whole = at(low)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if at(middle) >= share * whole else (low, middle)
-    return choice(min((low, high), key=lambda count: abs(at(count) - share * whole)))
-
-
 def keep_for(share: float, gates: Gates, cost: Cost | None, round_to: int = 1) -> Keep:
-    """Return the channels to keep for a share of the cost, or, without one, of every layer's channels."""
+    """Return the channels to keep for a share of the cost, or, without one, of every layer's channels.
+
+    The least channels of all layers go, as many as leave the cost closest to the share, found by bisection. Where that
+    misses it by more than the tolerance, layers whose next channel would cost too much stay, and the others go on.
+    """
     places = ranks(gates)
     if cost is None:
         return keep_share(gates, places, share, round_to)
-    channels = sum(map(len, places.values()))
-    return keep_within(lambda count: keep_above(gates, places, count, round_to), channels, cost, share)
+    goal, tolerance = share * cost({}), TOLERANCE * cost({})
+    counts = range(sum(map(len, places.values())) + 1)
+    first = bisect_right(counts, -goal, key=lambda count: -cost(keep_above(gates, places, count, round_to)))
+    keep = nearest = keep_above(gates, places, first - 1, round_to)  # the last that costs enough
+    gap, layers = abs(cost(keep) - goal), {layer.name: layer for layer in gates.layers}
+    for place, name in sorted((place, name) for name, of in places.items() for place in of.tolist() if place >= first):
+        if name not in layers:
+            continue
+        fewer = {**keep, name: kept_channels(places[name], place, layers[name].blocks, round_to)}
+        left = cost(fewer) - goal
+        if abs(left) < gap:
+            nearest, gap = fewer, abs(left)
+        if gap <= tolerance:
+            break
+        if left >= 0:
+            keep = fewer
+        else:
+            del layers[name]
+    return nearest
 
 
 def zeros(gates: Mapping[str, Tensor]) -> dict[str, list[int]]:

@@ -94,6 +94,8 @@ def prune(
     ('complete', 0.5)
     """
     check_plain(model)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError("model is frozen, but its weights learn beside the gates; call model.requires_grad_() first.")
     settings = Settings(
         target=one_target(macs=target_macs, params=target_params, latency=target_latency, active=active),
         learning=learning_recipe(recipe, data, epochs, rule, order=order, scale=scale, active=active),

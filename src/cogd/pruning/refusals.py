@@ -4,18 +4,31 @@ from typing import Any
 
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+HOOKS = {  # that compute a weight before each forward pass, and what takes them off
+    WeightNorm: "remove_weight_norm",
+    SpectralNorm: "remove_spectral_norm",
+    BasePruningMethod: "prune.remove",
+}
 
 
 def check_plain(model: Any) -> None:
     """Refuse wrapped, compiled, quantised and unfinished models, and parametrized weights, gates among them."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise TypeError(f"model is wrapped in {type(model).__name__}; pass model.module and wrap it again afterwards.")
-    if hasattr(model, "_orig_mod"):
-        raise TypeError("model is compiled; pass the module given to torch.compile and compile it again afterwards.")
     for name, module in model.named_modules():
+        _check_unwrapped(name or "model", module)
         _check_module(name, module)
+
+
+def _check_unwrapped(name: str, module: nn.Module) -> None:
+    if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise TypeError(f"{name} is wrapped in {type(module).__name__}; pass {name}.module in its place.")
+    if hasattr(module, "_orig_mod"):
+        raise TypeError(f"{name} is compiled; pass the module given to torch.compile in its place.")
 
 
 def _check_module(name: str, module: Any) -> None:
@@ -25,6 +38,11 @@ def _check_module(name: str, module: Any) -> None:
         raise ValueError(
             f"{name} has a parametrized weight, which can't be cut; apply torch.nn.utils.parametrize."
             "remove_parametrizations to it first and parametrize again afterwards."
+        )
+    for kind in (kind for hook in module._forward_pre_hooks.values() for kind in HOOKS if isinstance(hook, kind)):
+        raise ValueError(
+            f"{name} has a weight that a hook computes ({kind.__name__}), which can't be cut; "
+            f"apply torch.nn.utils.{HOOKS[kind]} to it first."
         )
     if type(module).__module__.startswith(("torch.ao.nn", "torch.nn.quantized", "torchao")):
         raise ValueError(f"{name} is a quantised {type(module).__name__}; prune the float model, then quantise it.")
