@@ -226,7 +226,7 @@ def check_fit(model: nn.Module, inputs: Tensor, targets: Tensor, classes: bool) 
 
 def _optimizer(model, recipe, make, couplings, period: int, inputs: Tensor, placement: Placement) -> Optimizer:
     """Return the base optimizer, coordinated once per epoch if the recipe has a rule."""
-    base = _sgd(model, recipe, placement) if make is None else make(model)
+    base = sgd(model, recipe, fused=placement.on_gpu) if make is None else make(model)
     if recipe.rule == "none":
         return base
     if couplings is None:
@@ -234,12 +234,21 @@ def _optimizer(model, recipe, make, couplings, period: int, inputs: Tensor, plac
     return CoGD(base, couplings, rule=recipe.rule, order=recipe.order, scale=recipe.scale, period=period)
 
 
-def _sgd(model: nn.Module, recipe: Recipe, placement: Placement) -> Optimizer:
-    return SGD(
+def sgd(model: nn.Module, recipe: Recipe, fused: bool) -> SGD:
+    """Return the recipe's SGD.
+
+    A fused step fails where some momentum is there and some isn't yet, as of layers that the first batch passed by or
+    that learn later; zeros from the start come to the same.
+    """
+    made = SGD(
         model.parameters(),
         lr=recipe.lr,
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,
         nesterov=recipe.nesterov,
-        fused=placement.on_gpu,
+        fused=fused,
     )
+    if fused and recipe.momentum:
+        for parameter in model.parameters():
+            made.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
+    return made
