@@ -114,7 +114,9 @@ def graphs(monkeypatch):
 def test_recorded_equals_as_written(graphs, rule, replays, placement):
     """Weights, momentum, running statistics and losses, at rates that change; a tenth and a fifth step project."""
     data = batches()
-    assert_same(run(RecordedStep, data, rule=rule, placement=placement), run(Step, data, rule=rule, placement=placement))
+    assert_same(
+        run(RecordedStep, data, rule=rule, placement=placement), run(Step, data, rule=rule, placement=placement)
+    )
     assert [graph.replays for graph in graphs] == [replays]
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from cogd.models import build
+from cogd.training.batches import check_fit, first_examples
 from cogd.training.data import load_data
-from cogd.training.fit import check_fit, first_examples
 from cogd.training.loop import measure
 from cogd.training.metrics import classification_metrics
 from cogd.training.placement import choose_placement

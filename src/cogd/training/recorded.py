@@ -120,7 +120,9 @@ class RecordedStep:
         except RuntimeError as error:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
-            raise ValueError(f"this model's step cannot be recorded; set compile='off'. PyTorch says: {error}") from error
+            raise ValueError(
+                f"this model's step cannot be recorded; set compile='off'. PyTorch says: {error}"
+            ) from error
         return graph
 
     @contextmanager
