@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from cogd import CoGD, couple_conv_norm
 from cogd.models import build
-from cogd.training import DivergedError, Recipe, fit, read_recipe
+from cogd.training import DivergedError, Recipe, evaluate_run, fit, read_recipe
 from cogd.training.data import load_data
 from cogd.training.data.digits import load_digits
 from cogd.training.data.memory import Images
@@ -313,6 +313,29 @@ def test_resuming_something_else_is_refused_with_the_difference(tmp_path, change
     run(folder=tmp_path)
     with pytest.raises(ValueError, match=message):
         run(folder=tmp_path, **change)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (None, r"optimizer is \{'name': 'AdamW'.* there and None now"),
+        (lambda model: torch.optim.AdamW(model.parameters(), 0.02), r"optimizer\.lr is 0\.01 there and 0\.02 now"),
+        (lambda model: torch.optim.Adagrad(model.parameters()), r"optimizer\.name is 'AdamW' there and 'Adagrad' now"),
+    ],
+)
+def test_resuming_with_another_optimizer_is_refused_with_the_difference(tmp_path, make, message):
+    run(folder=tmp_path, optimizer=lambda model: torch.optim.AdamW(model.parameters(), 0.01))
+    with pytest.raises(ValueError, match=message):
+        run(folder=tmp_path, optimizer=make)
+    unfused = {"foreach": False, "fused": False}
+    again = run(folder=tmp_path, optimizer=lambda model: torch.optim.AdamW(model.parameters(), 0.01, **unfused))
+    assert again[1].status == "complete"
+
+
+def test_a_run_of_ones_own_model_is_not_measured_by_name(tmp_path):
+    run(folder=tmp_path)
+    with pytest.raises(ValueError, match=r"model or data of your own; load its model\.safetensors"):
+        evaluate_run(tmp_path)
 
 
 def test_a_folder_of_other_files_is_refused(tmp_path):

@@ -1,6 +1,7 @@
 """Train any model on any data: the pieces that a run is made of, put together."""
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ from cogd.training.recipe import Recipe, read_recipe
 from cogd.training.run import RunFolder
 from cogd.training.runner import Result, run_plan
 from cogd.training.state import Stateful, seed_epoch
+
+IMPLEMENTATIONS = ("foreach", "fused", "capturable", "differentiable")  # of the same steps
 
 
 def fit(
@@ -104,7 +107,6 @@ def fit(
     with torch.random.fork_rng([placement.device] if placement.on_gpu else []):
         seed_epoch(seed, -1)
         first = first_batch(batches.train, "the training data")
-        config = _config(model, batches, first, recipe, seed, placement, name)
         inputs, targets = examples(first, placement)
         if objective is None:
             outputs = check_fit(model, inputs, targets, classes=loss is None)
@@ -112,9 +114,10 @@ def fit(
                 check_measurable(outputs, batches)
             if loss is None:
                 batches = check_labels_of(batches, outputs.shape[1], evaluate)
+        stepping = _optimizer(model, recipe, optimizer, couplings, len(batches.train), inputs, placement)
         plan = Plan(
             model=model,
-            optimizer=_optimizer(model, recipe, optimizer, couplings, len(batches.train), inputs, placement),
+            optimizer=stepping,
             train=batches.train,
             test=batches.test,
             recipe=recipe,
@@ -127,6 +130,8 @@ def fit(
             task=task,
             recordable=(objective is None and optimizer is None) if recordable is None else recordable,
         )
+        config = _config(model, batches, first, recipe, seed, placement, name)
+        config |= {} if optimizer is None else {"optimizer": _description(stepping)}
         run = None if folder is None else RunFolder(folder, config, tensorboard)
         return run_plan(plan, run, companions or {}, progress)
 
@@ -150,6 +155,13 @@ def _config(
         "precision": placement.precision,
         "recipe": recipe.model_dump(exclude={"precision", "compile"}),
     }
+
+
+def _description(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the kind and the numbers of an optimizer of the user's own, as JSON holds them."""
+    base = optimizer.base if isinstance(optimizer, CoGD) else optimizer
+    numbers = {name: value for name, value in base.defaults.items() if name not in IMPLEMENTATIONS}
+    return json.loads(json.dumps({"name": type(base).__name__, **numbers}, default=str))
 
 
 def _optimizer(model, recipe, make, couplings, period: int, inputs: Tensor, placement: Placement) -> Optimizer:
