@@ -168,6 +168,13 @@ def test_what_cannot_be_recorded_is_refused_with_the_remedy(graphs):
         run(RecordedStep, batches(), AskingLater)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+def test_the_compiler_knows_the_options_that_it_is_given():
+    from torch._inductor import list_options
+
+    assert set(recorded.KERNELS | recorded.SEARCH) <= set(list_options())
+
+
 def unfreeze(model, _):
     model.conv.requires_grad_(True)
 

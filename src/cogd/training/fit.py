@@ -78,7 +78,7 @@ def fit(
         folder: where config, log, checkpoints, weights and result go; None keeps nothing.
         name: what the folder's config calls the model; its class by default.
         task: what the progress is called.
-        loss: (outputs, targets) -> number; cross-entropy by default.
+        loss: (outputs, targets) -> number, of these alone; cross-entropy by default.
         objective: (model, inputs, targets) -> number, in place of `loss`, where outputs and targets are not enough.
         evaluate: (model, batches) -> named numbers; test loss and accuracy by default.
         optimizer: makes the base optimizer of the model; the recipe's SGD by default.
@@ -86,8 +86,9 @@ def fit(
         companions: what else changes in training and must be in the checkpoints, such as a discriminator.
         after_step: called with the `TrainingState` after each step.
         after_epoch: called likewise after each epoch; what it returns is added to the epoch's record.
-        recordable: whether a step does the same on every batch and reads nothing back from the device, so that a GPU
-            can replay it from a CUDA graph; by default it may without an `objective` or `optimizer` of your own.
+        recordable: whether a step does the same on every batch, whatever Python variables say, and reads nothing back
+            from the device, so that a GPU can replay it from a CUDA graph; by default it may without an `objective` or
+            `optimizer` of your own.
         progress: whether to show how it goes on stderr.
         tensorboard: whether to write TensorBoard's events too, in `folder`/tensorboard (extra `tensorboard`).
 
