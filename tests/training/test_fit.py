@@ -327,8 +327,7 @@ def test_resuming_with_another_optimizer_is_refused_with_the_difference(tmp_path
     run(folder=tmp_path, optimizer=lambda model: torch.optim.AdamW(model.parameters(), 0.01))
     with pytest.raises(ValueError, match=message):
         run(folder=tmp_path, optimizer=make)
-    unfused = {"foreach": False, "fused": False}
-    again = run(folder=tmp_path, optimizer=lambda model: torch.optim.AdamW(model.parameters(), 0.01, **unfused))
+    again = run(folder=tmp_path, optimizer=lambda model: torch.optim.AdamW(model.parameters(), 0.01, foreach=False))
     assert again[1].status == "complete"
 
 
