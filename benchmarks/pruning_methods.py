@@ -16,9 +16,9 @@ from torch_pruning.pruner import function
 from cogd.models import build, count_macs
 from cogd.pruning import prune
 from cogd.training import Recipe, Result, fit, read_recipe
+from cogd.training.batches import load_batches
 from cogd.training.data import load_data
 from cogd.training.data.memory import Images, MemoryData
-from cogd.training.fit import load_batches
 from cogd.training.loop import measure
 from cogd.training.metrics import classification_metrics
 from cogd.training.placement import choose_placement

@@ -19,10 +19,11 @@ from torch.nn.functional import cross_entropy
 
 from cogd import CoGD, couple_conv_norm
 from cogd.models import build
-from cogd.training import DivergedError, Recipe, fit, read_recipe
+from cogd.training import DivergedError, Recipe, evaluate_run, fit, read_recipe
 from cogd.training.data import load_data
 from cogd.training.data.digits import load_digits
 from cogd.training.data.memory import Images
+from cogd.training.fit import sgd
 from cogd.training.run import RunFolder
 from cogd.training.schedule import rate_factor
 from cogd.training.state import seed_epoch
@@ -314,6 +315,28 @@ def test_resuming_something_else_is_refused_with_the_difference(tmp_path, change
         run(folder=tmp_path, **change)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (None, r"optimizer is \{'name': 'AdamW'.* there and None now"),
+        (lambda model: torch.optim.AdamW(model.parameters(), 0.02), r"optimizer\.lr is 0\.01 there and 0\.02 now"),
+        (lambda model: torch.optim.Adagrad(model.parameters()), r"optimizer\.name is 'AdamW' there and 'Adagrad' now"),
+    ],
+)
+def test_resuming_with_another_optimizer_is_refused_with_the_difference(tmp_path, make, message):
+    run(folder=tmp_path, optimizer=lambda model: torch.optim.AdamW(model.parameters(), 0.01))
+    with pytest.raises(ValueError, match=message):
+        run(folder=tmp_path, optimizer=make)
+    again = run(folder=tmp_path, optimizer=lambda model: torch.optim.AdamW(model.parameters(), 0.01, foreach=False))
+    assert again[1].status == "complete"
+
+
+def test_a_run_of_ones_own_model_is_not_measured_by_name(tmp_path):
+    run(folder=tmp_path)
+    with pytest.raises(ValueError, match=r"model or data of your own; load its model\.safetensors"):
+        evaluate_run(tmp_path)
+
+
 def test_a_folder_of_other_files_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(ValueError, match="holds files but no run"):
@@ -495,6 +518,93 @@ def test_a_label_out_of_range_in_the_last_batch_is_named(tmp_path, bad, place, n
         run(data=tuple(map(Streamed, data)))
     if place:  # an evaluation of one's own may mean something else by it
         assert run(data=tuple(data), evaluate=lambda model, batches: {"none": 0.0})[1].status == "complete"
+
+
+def replaced(which, change):
+    data = [list(DATA[0]), list(DATA[1])]
+    data[which] = [change(inputs, targets) for inputs, targets in data[which]]
+    return tuple(data)
+
+
+class Twice(Small):
+    def forward(self, x):
+        return (super().forward(x),) * 2
+
+
+def first_loss(outputs, targets):
+    return cross_entropy(outputs[0], targets)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"data": replaced(0, lambda x, y: {"x": x})}, TypeError, "pairs .* of tensors; its first batch is dict"),
+        ({"data": replaced(0, lambda x, y: (x, y, y))}, TypeError, r"first batch is \['Tensor', 'Tensor', 'Tensor'\]"),
+        ({"data": replaced(0, lambda x, y: (x, y.numpy()))}, TypeError, r"first batch is \['Tensor', 'ndarray'\]"),
+        ({"data": replaced(0, lambda x, y: (x[0], y[0]))}, ValueError, "single examples in a DataLoader"),
+        ({"data": replaced(0, lambda x, y: (x, y[1:]))}, ValueError, "as many targets as inputs"),
+        ({"data": replaced(0, lambda x, y: (x, y.int()))}, ValueError, r"in int32: .* Give class numbers in int64"),
+        ({"data": replaced(0, lambda x, y: (x, y[:, None]))}, ValueError, r"targets shaped \(2, 1\) in int64"),
+        ({"data": replaced(0, lambda x, y: ((9 * x).byte(), y))}, ValueError, r"shaped \(2, 2, 4, 4\) in uint8"),
+        ({"data": (DATA[0], None)}, TypeError, "test data must be batches .* got a NoneType"),
+        ({"data": (DATA[0], iter(DATA[1]))}, TypeError, "had anew after each epoch"),
+        ({"data": replaced(1, lambda x, y: (x, y[:, None].float()))}, ValueError, "accuracy needs class numbers"),
+        ({"data": replaced(1, lambda x, y: (x, y[:, None]))}, ValueError, "accuracy needs class numbers"),
+        ({"model": Twice()}, TypeError, "cross-entropy needs one tensor .* a tuple. Give a loss"),
+        ({"model": Twice(), "loss": first_loss}, TypeError, "accuracy needs one tensor .* Give an evaluate"),
+        ({"optimizer": torch.optim.AdamW}, TypeError, "must be a function .* got the class AdamW"),
+        ({"optimizer": torch.optim.SGD(small().parameters(), 0.1)}, TypeError, "must be a function .* got an SGD"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_an_epoch_is_trained_for_it(tmp_path, options, error, message):
+    with pytest.raises(error, match=message):
+        run(folder=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_evaluation_must_name_its_numbers():
+    with pytest.raises(TypeError, match=r"evaluate must return named numbers.* got 0\.5"):
+        run(evaluate=lambda model, batches: 0.5)
+
+
+def test_a_stream_without_a_length_is_refused():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return zip(*DATA[1][0], strict=True)
+
+    with pytest.raises(TypeError, match=r"must have a length, .* this DataLoader has none"):
+        run(data=(torch.utils.data.DataLoader(Stream(), 8), DATA[1]))
+
+
+def test_where_every_pixel_has_a_class_metrics_are_means_over_pixels():
+    torch.manual_seed(0)
+    data = [(torch.randn(4, 2, 3, 5), torch.randint(3, (4, 3, 5))) for _ in range(2)]
+    model, result = run(nn.Conv2d(2, 3, 1), (data, data), read_recipe(RECIPE, epochs=1))
+    with torch.no_grad():
+        right = torch.stack([(model(inputs).argmax(1) == targets).double().mean() for inputs, targets in data])
+        losses = torch.stack([cross_entropy(model(inputs), targets) for inputs, targets in data])
+    assert result.metrics == pytest.approx({"test_loss": losses.mean().item(), "accuracy": right.mean().item()})
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"cannot make the run's folder .*file: File exists"):
+        run(folder=tmp_path / "file")
+
+
+def test_fused_sgd_takes_layers_that_the_first_batch_passes_by():
+    """As the recipe's is on a GPU; from then on it is the SGD that is not fused."""
+    found = []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3), nn.Linear(3, 1))
+        optimizer = sgd(model, RECIPE, fused)
+        for number, inputs in enumerate(torch.randn(4, 5, 2, generator=torch.Generator().manual_seed(0))):
+            (model(inputs) if number else model[2](model[0](inputs))).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(model.state_dict())
+    torch.testing.assert_close(*found)
 
 
 def test_probabilities_are_no_labels_out_of_range():

@@ -35,10 +35,17 @@ def test_the_service_runs_meanwhile_and_is_told_to_quit(control, tmp_path):
     assert not set(mps.FOLDERS) & set(os.environ)
 
 
+def test_a_service_that_holds_on_to_its_streams_is_not_waited_for(control, monkeypatch):
+    monkeypatch.setattr(mps, "SECONDS_TO_ANSWER", 1.0)
+    control('[ "$1" = -d ] && sleep 3 &')
+    with mps.side_by_side() as obstacle:
+        assert obstacle is None
+
+
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ('[ "$1" = -d ] && exec sleep 60', "timed out after 1.0 seconds"),
+        ('[ "$1" = -d ] && exec sleep 60', "did not answer within 1 s"),
         ("echo no such device >&2; exit 1", "no such device"),
     ],
 )

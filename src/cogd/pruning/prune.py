@@ -15,8 +15,8 @@ from cogd.pruning.phases import Phases, placed_copy
 from cogd.pruning.refusals import check_plain
 from cogd.pruning.result import Pruned
 from cogd.pruning.settings import Settings, learning_recipe, phase_recipe
+from cogd.training.batches import check_fit, check_labels_of, first_examples, load_batches
 from cogd.training.data import Data
-from cogd.training.fit import check_fit, check_labels_of, first_examples, load_batches
 from cogd.training.loop import TrainData
 from cogd.training.metrics import Batches, Evaluate, Loss, classification_metrics
 from cogd.training.placement import Placement, choose_placement

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from cogd.models import build
+from cogd.models import BUILDERS, build
+from cogd.training.batches import check_fit, first_examples
 from cogd.training.data import load_data
-from cogd.training.fit import check_fit, first_examples
 from cogd.training.loop import measure
 from cogd.training.metrics import classification_metrics
 from cogd.training.placement import choose_placement
@@ -25,6 +25,11 @@ def evaluate_run(folder: str | Path, *, data: str | None = None, device: str = "
     """
     run = load_run(folder)
     recipe = Recipe.model_validate({**run.config["recipe"], "precision": run.config["precision"]})
+    if run.config["model"]["name"] not in BUILDERS or (data is None and run.config["source"] == "iterables"):
+        raise ValueError(
+            f"{folder} holds a run of a model or data of your own; load its model.safetensors into the model, "
+            "with safetensors.torch.load_model, and measure that."
+        )
     loaded = load_data(data or run.config["source"])
     model = build(run.config["model"]["name"], len(loaded.classes))
     try:

@@ -1,9 +1,10 @@
 """Train any model on any data: the pieces that a run is made of, put together."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sized
+import json
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,18 @@ from torch.optim import SGD, Optimizer
 
 from cogd.coupling import Coupling, couple_conv_norm
 from cogd.optimizer import CoGD
-from cogd.training.data import Data, load_data
-from cogd.training.labels import with_checked_labels
+from cogd.training.batches import (
+    Batch,
+    RunData,
+    check_fit,
+    check_labels_of,
+    check_measurable,
+    description,
+    examples,
+    first_batch,
+    load_batches,
+)
+from cogd.training.data import Data
 from cogd.training.loop import AfterEpoch, AfterStep, Plan, TrainData
 from cogd.training.metrics import (
     Batches,
@@ -29,7 +40,7 @@ from cogd.training.run import RunFolder
 from cogd.training.runner import Result, run_plan
 from cogd.training.state import Stateful, seed_epoch
 
-Batch = tuple[Tensor, Tensor]
+IMPLEMENTATIONS = ("foreach", "fused", "capturable", "differentiable")  # of the same steps
 
 
 def fit(
@@ -67,7 +78,7 @@ def fit(
         folder: where config, log, checkpoints, weights and result go; None keeps nothing.
         name: what the folder's config calls the model; its class by default.
         task: what the progress is called.
-        loss: (outputs, targets) -> number; cross-entropy by default.
+        loss: (outputs, targets) -> number, of these alone; cross-entropy by default.
         objective: (model, inputs, targets) -> number, in place of `loss`, where outputs and targets are not enough.
         evaluate: (model, batches) -> named numbers; test loss and accuracy by default.
         optimizer: makes the base optimizer of the model; the recipe's SGD by default.
@@ -75,8 +86,9 @@ def fit(
         companions: what else changes in training and must be in the checkpoints, such as a discriminator.
         after_step: called with the `TrainingState` after each step.
         after_epoch: called likewise after each epoch; what it returns is added to the epoch's record.
-        recordable: whether a step does the same on every batch and reads nothing back from the device, so that a GPU
-            can replay it from a CUDA graph; by default it may without an `objective` or `optimizer` of your own.
+        recordable: whether a step does the same on every batch, whatever Python variables say, and reads nothing back
+            from the device, so that a GPU can replay it from a CUDA graph; by default it may without an `objective` or
+            `optimizer` of your own.
         progress: whether to show how it goes on stderr.
         tensorboard: whether to write TensorBoard's events too, in `folder`/tensorboard (extra `tensorboard`).
 
@@ -95,16 +107,18 @@ def fit(
     placement.place(model)
     with torch.random.fork_rng([placement.device] if placement.on_gpu else []):
         seed_epoch(seed, -1)
-        first = next(iter(batches.train))
-        config = _config(model, batches, first, recipe, seed, placement, name)
-        inputs, targets = _examples(first, placement)
+        first = first_batch(batches.train, "the training data")
+        inputs, targets = examples(first, placement)
         if objective is None:
             outputs = check_fit(model, inputs, targets, classes=loss is None)
+            if evaluate is classification_metrics:
+                check_measurable(outputs, batches)
             if loss is None:
                 batches = check_labels_of(batches, outputs.shape[1], evaluate)
+        stepping = _optimizer(model, recipe, optimizer, couplings, len(batches.train), inputs, placement)
         plan = Plan(
             model=model,
-            optimizer=_optimizer(model, recipe, optimizer, couplings, len(batches.train), inputs, placement),
+            optimizer=stepping,
             train=batches.train,
             test=batches.test,
             recipe=recipe,
@@ -117,55 +131,10 @@ def fit(
             task=task,
             recordable=(objective is None and optimizer is None) if recordable is None else recordable,
         )
+        config = _config(model, batches, first, recipe, seed, placement, name)
+        config |= {} if optimizer is None else {"optimizer": _description(stepping)}
         run = None if folder is None else RunFolder(folder, config, tensorboard)
         return run_plan(plan, run, companions or {}, progress)
-
-
-class RunData(NamedTuple):
-    """The batches, with what the run's config says of them."""
-
-    train: TrainData
-    test: Batches
-    source: str
-    fingerprint: str
-    classes: int | None = None  # so many, where the labels are known to be below it
-
-
-def load_batches(data: str | Data | tuple[TrainData, Batches], recipe: Recipe, placement: Placement) -> RunData:
-    loaded = load_data(data) if isinstance(data, str) else data
-    if isinstance(loaded, Data):
-        batches: tuple[TrainData, Batches] = loaded.batches(recipe, placement.device)
-        return RunData(*batches, loaded.source, loaded.fingerprint, len(loaded.classes))
-    if not isinstance(loaded, tuple | list) or len(loaded) != 2:
-        raise TypeError(
-            f"data must be a pair (train, test) of iterables of (inputs, targets) batches, or a name such as 'digits'; "
-            f"got a {type(loaded).__name__}."
-        )
-    train, test = loaded
-    if not isinstance(train, Sized):
-        raise TypeError(
-            f"the training data must have a length, its number of batches; a {type(train).__name__} has none. "
-            "Give a list of batches or a DataLoader."
-        )
-    if not len(train):
-        raise ValueError("the training data has no batch.")
-    lengths = f"{len(train)} batches" + (f", {len(test)} of test" if isinstance(test, Sized) else "")
-    return RunData(train, test, source="iterables", fingerprint=lengths)
-
-
-def check_labels_of(data: RunData, outputs: int, evaluate: Evaluate) -> RunData:
-    """Refuse labels that the network has no output for."""
-    if data.classes is not None:
-        if data.classes > outputs:
-            raise ValueError(
-                f"the model has {outputs} outputs, but {data.source} has {data.classes} classes. Build it with as many."
-            )
-        return data
-    train: Any = with_checked_labels(data.train, outputs, "the training data")
-    measured = evaluate is classification_metrics
-    return data._replace(
-        train=train, test=with_checked_labels(data.test, outputs, "the test data") if measured else data.test
-    )
 
 
 def _config(
@@ -173,7 +142,7 @@ def _config(
 ) -> dict[str, Any]:
     """Return what makes a run this run and no other, as far as data can tell: code is not compared."""
     shapes = [(key, tuple(value.shape)) for key, value in model.state_dict().items()]
-    first_batch = {"first_batch": _description(first)} if data.classes is None else {}
+    first_batch = {"first_batch": description(first)} if data.classes is None else {}
     return {
         "model": {
             "name": name or type(model).__name__,
@@ -189,44 +158,22 @@ def _config(
     }
 
 
-def first_examples(train: TrainData, placement: Placement) -> tuple[Tensor, Tensor]:
-    """Return the first two examples, as the model will see them."""
-    return _examples(next(iter(train)), placement)
-
-
-def _examples(batch: Batch, placement: Placement) -> Batch:
-    inputs, targets = batch
-    return placement.move(inputs[:2]), placement.move(targets[:2])
-
-
-def _description(batch: Batch) -> str:
-    """Return what tells batches apart: shapes, kinds of numbers, and a fingerprint of the numbers."""
-    digest = hashlib.sha256()
-    for tensor in batch:
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    kinds = [f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in batch]
-    return f"{', '.join(kinds)}, {digest.hexdigest()[:16]}"
-
-
-def check_fit(model: nn.Module, inputs: Tensor, targets: Tensor, classes: bool) -> Any:
-    """Refuse data whose shape the model does not take, before training begins; return what it answers."""
-    shape = tuple(inputs.shape)
-    try:
-        with torch.no_grad():
-            outputs = model.eval()(inputs)
-    except RuntimeError as error:
-        raise ValueError(f"the model does not take the data's inputs, shaped {shape}: {error}") from error
-    if classes and (outputs.ndim < 2 or int(targets.max()) >= outputs.shape[1] or int(targets.min()) < 0):
-        raise ValueError(
-            f"the model answers {shape} with {tuple(outputs.shape)}, which does not fit class numbers such as "
-            f"{targets.tolist()}: cross-entropy needs one output per class. Give num_classes accordingly, or a loss."
-        )
-    return outputs
+def _description(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the kind and the numbers of an optimizer of the user's own, as JSON holds them."""
+    base = optimizer.base if isinstance(optimizer, CoGD) else optimizer
+    numbers = {name: value for name, value in base.defaults.items() if name not in IMPLEMENTATIONS}
+    return json.loads(json.dumps({"name": type(base).__name__, **numbers}, default=str))
 
 
 def _optimizer(model, recipe, make, couplings, period: int, inputs: Tensor, placement: Placement) -> Optimizer:
     """Return the base optimizer, coordinated once per epoch if the recipe has a rule."""
-    base = _sgd(model, recipe, placement) if make is None else make(model)
+    if isinstance(make, Optimizer | type):
+        kind, made = ("the class", make) if isinstance(make, type) else ("an", type(make))
+        raise TypeError(
+            "optimizer must be a function that makes one of the model, as in "
+            f"lambda model: AdamW(model.parameters(), lr=1e-3); got {kind} {made.__name__}."
+        )
+    base = sgd(model, recipe, fused=placement.on_gpu) if make is None else make(model)
     if recipe.rule == "none":
         return base
     if couplings is None:
@@ -234,12 +181,21 @@ def _optimizer(model, recipe, make, couplings, period: int, inputs: Tensor, plac
     return CoGD(base, couplings, rule=recipe.rule, order=recipe.order, scale=recipe.scale, period=period)
 
 
-def _sgd(model: nn.Module, recipe: Recipe, placement: Placement) -> Optimizer:
-    return SGD(
+def sgd(model: nn.Module, recipe: Recipe, fused: bool) -> SGD:
+    """Return the recipe's SGD.
+
+    A fused step fails where some momentum is there and some isn't yet, as of layers that the first batch passed by or
+    that learn later; zeros from the start come to the same.
+    """
+    made = SGD(
         model.parameters(),
         lr=recipe.lr,
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,
         nesterov=recipe.nesterov,
-        fused=placement.on_gpu,
+        fused=fused,
     )
+    if fused and recipe.momentum:
+        for parameter in model.parameters():
+            made.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
+    return made

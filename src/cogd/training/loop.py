@@ -205,7 +205,10 @@ def measure(model: nn.Module, batches: Batches, evaluate: Evaluate, placement: P
     moved = ((placement.move(inputs), placement.move(targets)) for inputs, targets in batches)
     model.eval()
     with torch.no_grad(), placement.autocast():
-        return evaluate(model, moved)
+        metrics = evaluate(model, moved)
+    if not isinstance(metrics, dict):
+        raise TypeError(f'evaluate must return named numbers, as {{"accuracy": 0.9}}; got {metrics!r:.60}.')
+    return metrics
 
 
 def _coordination(optimizer: CoGD) -> dict[str, Any]:

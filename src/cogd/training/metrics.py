@@ -28,6 +28,8 @@ def cross_entropy_objective(label_smoothing: float) -> Objective:
 def classification_metrics(model: nn.Module, batches: Batches) -> dict[str, float]:
     """Return the mean cross-entropy and the share of right answers; the device is asked once, at the end.
 
+    Where every pixel has a class, they are means over pixels.
+
     >>> batches = [(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0]))]
     >>> classification_metrics(nn.Identity(), batches)["accuracy"]
     0.5
@@ -38,7 +40,7 @@ def classification_metrics(model: nn.Module, batches: Batches) -> dict[str, floa
         outputs = model(inputs).float()
         right = (outputs.argmax(1) == targets).sum()
         sums.append(torch.stack([cross_entropy(outputs, targets, reduction="sum"), right]))
-        count += len(targets)
+        count += targets.numel()
     if not count:
         raise ValueError(
             "the test data yielded no batches. Give an iterable that begins anew each time, such as a list or a "

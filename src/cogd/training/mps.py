@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 FOLDERS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 SECONDS_TO_ANSWER = 20.0
@@ -35,9 +36,17 @@ def side_by_side() -> Iterator[str | None]:
 
 
 def _refusal(command: list[str], said: str = "") -> str | None:
-    """Run the control program and return why it did not do what it was told, or None."""
-    try:
-        done = subprocess.run(command, input=said, capture_output=True, text=True, timeout=SECONDS_TO_ANSWER)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"nvidia-cuda-mps-control: {error}"
-    return f"nvidia-cuda-mps-control: {done.stderr.strip()}" if done.returncode else None
+    """Run the control program and return why it did not do what it was told, or None.
+
+    Its complaints go to a file: the service that it leaves behind may hold on to a pipe, whose end would never come.
+    """
+    with tempfile.TemporaryFile("w+") as complaints:
+        how: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": complaints, "timeout": SECONDS_TO_ANSWER}
+        try:
+            done = subprocess.run(command, input=said, text=True, **how)
+        except subprocess.TimeoutExpired:
+            return f"nvidia-cuda-mps-control did not answer within {SECONDS_TO_ANSWER:.0f} s"
+        except OSError as error:
+            return f"nvidia-cuda-mps-control: {error}"
+        complaints.seek(0)
+        return f"nvidia-cuda-mps-control: {complaints.read().strip()}" if done.returncode else None

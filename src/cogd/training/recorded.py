@@ -4,10 +4,12 @@ The first steps of a run are taken as they are written; that compiles them and m
 the recipe says compile="graph", which records what the model's own kernels do and so begins sooner. Then the step is
 recorded, which takes none, and every later one is a single launch. So nothing needs to be undone: a recorded
 run takes the steps of an unrecorded one. Steps that are not like the recorded one are taken as they are written: those
-on batches of another shape, and CoGD's projections, whose launches hide behind the steps still under way.
+on batches of another shape, and CoGD's projections, whose launches hide behind the steps still under way. Where what
+learns, or in which mode or by which numbers, changes between two steps, the recording is made anew.
 """
 
 import logging
+import random
 import warnings
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -24,7 +26,8 @@ from cogd.training.metrics import Objective
 from cogd.training.placement import Placement
 from cogd.training.step import Step
 
-REHEARSALS = 3  # steps before the recording; the last shows whether the step waits for the device
+REHEARSALS = 3  # steps before a recording; the last shows whether there can be one
+MOVING = ("params", "lr", "initial_lr")  # of a parameter group: what a recording does not hold fast
 KERNELS = {"combo_kernels": True, "benchmark_combo_kernel": False}  # many small tensors, such as the norms, in one
 SEARCH = {"coordinate_descent_tuning": True}  # of every kernel's block sizes
 
@@ -42,60 +45,85 @@ class RecordedStep:
         shapes = tuple((name, value.shape) for name, value in model.state_dict().items())
         self._recordable = replace(self._as_written, objective=compiled(objective, placement, (type(model), shapes)))
         self._stream = torch.cuda.Stream(placement.device)
+        self._rates = [torch.zeros((), device=placement.device) for _ in self.base.param_groups]
+        self._modules, self._parameters = list(model.modules()), list(model.parameters())
+        self._settings: Any = None
         self._rehearsed = 0
-        self._waits = False  # for the device, so that it cannot be recorded
-        self._batch: Batch | None = None
+        self._obstacle = ""  # to a recording
+        self._places: Batch | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one step and return the loss before it, without waiting for the device."""
-        if self._batch is None:
-            self._batch = self.placement.move(inputs).clone(), self.placement.move(targets).clone()
-        if (inputs.shape, targets.shape) != tuple(tensor.shape for tensor in self._batch):
+        if self._places is None or (self._graph is None and inputs.numel() > self._places[0].numel()):
+            self._places = self.placement.move(inputs).clone(), self.placement.move(targets).clone()
+            self._rehearsed = 0  # an epoch's last batch may be the first that is seen, and is smaller
+        if (inputs.shape, targets.shape) != tuple(place.shape for place in self._places):
             return self._as_written(inputs, targets)
+        for place, tensor in zip(self._places, (inputs, targets), strict=True):
+            place.copy_(tensor, non_blocking=True)
+        if (settings := self._fixed_settings()) != self._settings:
+            self._settings, self._rehearsed, self._graph = settings, 0, None
         if self._rehearsed < REHEARSALS:
-            return self._rehearse(inputs, targets)
-        if self._waits or (isinstance(self.optimizer, CoGD) and self.optimizer.projects_next):
-            return self._recordable(inputs, targets)
-        return self._replay(self._batch, (inputs, targets))
+            return self._rehearse(self._places)
+        if self._obstacle or (isinstance(self.optimizer, CoGD) and self.optimizer.projects_next):
+            return self._recordable(*self._places)
+        return self._replay(self._places)
 
-    def _rehearse(self, inputs: Tensor, targets: Tensor) -> Tensor:
+    def _fixed_settings(self) -> Any:
+        """Return what a recording holds fast: what learns, what is in training mode, the optimizer's other numbers."""
+        learns = [parameter.requires_grad for parameter in self._parameters]
+        trains = [module.training for module in self._modules]
+        numbers = [
+            {name: value for name, value in group.items() if name not in MOVING and not isinstance(value, Tensor)}
+            for group in self.base.param_groups
+        ]
+        return learns, trains, numbers
+
+    def _rehearse(self, places: Batch) -> Tensor:
+        """Take a step; the last rehearsal is as the recording will be."""
         self._rehearsed += 1
-        inputs, targets = self.placement.move(inputs), self.placement.move(targets)
         with self._on_own_stream(), self._kernels_chosen():
             if self._rehearsed < REHEARSALS:
-                return self._recordable(inputs, targets)
-            with waits_noted() as waits:
-                loss = self._recordable(inputs, targets)
-        if waits:
-            self._waits = True
-            logger.warning("a step of this model waits for the device (as .item() does), so steps are not recorded.")
+                return self._recordable(*places)
+            self._set_rates()
+            with rates_from(self._rates, self.base), obstacles_noted() as obstacles:
+                loss = self._recordable(*places)
+        self._obstacle = next(iter(obstacles), "")
+        if obstacles:
+            logger.warning("a step of this model %s, so steps are not recorded.", self._obstacle)
         return loss
 
-    def _replay(self, places: Batch, batch: Batch) -> Tensor:
+    def _replay(self, places: Batch) -> Tensor:
         if self._graph is None:
-            self._record(places)
-        assert self._graph is not None
-        for place, tensor in zip(places, batch, strict=True):
-            place.copy_(tensor, non_blocking=True)
-        for rate, group in zip(self._rates, self.base.param_groups, strict=True):
-            rate.fill_(group["lr"])
+            self._graph = self._recorded(places)
+        self._set_rates()
         self._graph.replay()
         if isinstance(self.optimizer, CoGD):
             self.optimizer.count_step()
         return self._loss
 
-    def _record(self, places: Batch) -> None:
+    def _set_rates(self) -> None:
+        for rate, group in zip(self._rates, self.base.param_groups, strict=True):
+            rate.fill_(group["lr"])
+
+    def _recorded(self, places: Batch) -> torch.cuda.CUDAGraph:
         """Record a step of the base on what will lie in `places`; nothing is computed yet."""
-        self._rates = [torch.zeros((), device=self.placement.device) for _ in self.base.param_groups]
         graph = torch.cuda.CUDAGraph()
         # "thread_local": others, such as the thread that pins a loader's memory, may go on with what they do.
         recording = torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local")
-        with self._on_own_stream(), self._kernels_chosen(), rates_from(self._rates, self.base), recording:
-            self._loss = self._recordable.find_gradients(*places)
-            self.base.step()
-            self.base.zero_grad()
-        self._graph = graph
+        try:
+            with self._on_own_stream(), self._kernels_chosen(), rates_from(self._rates, self.base), recording:
+                self._loss = self._recordable.find_gradients(*places)
+                self.base.step()
+                self.base.zero_grad()
+        except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise ValueError(
+                f"this model's step cannot be recorded; set compile='off'. PyTorch says: {error}"
+            ) from error
+        return graph
 
     @contextmanager
     def _on_own_stream(self) -> Iterator[None]:
@@ -150,16 +178,26 @@ def rates_from(rates: list[Tensor], base: Optimizer) -> Iterator[None]:
 
 
 @contextmanager
-def waits_noted() -> Iterator[list[str]]:
-    """Collect PyTorch's warnings of what waits for the device; they are complete on leaving."""
-    usual = torch.cuda.get_sync_debug_mode()
-    waits: list[str] = []
+def obstacles_noted() -> Iterator[list[str]]:
+    """Collect what keeps a step from being recorded, as parts of a sentence; they are complete on leaving.
+
+    PyTorch warns of what waits for the device. Chance on the CPU would decide once, and for all replays.
+    """
+    usual, chance = torch.cuda.get_sync_debug_mode(), chance_on_cpu()
+    obstacles: list[str] = []
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            yield waits
+            yield obstacles
         finally:
             torch.cuda.set_sync_debug_mode(usual)
-            messages = (str(warning.message) for warning in noted)
-            waits += [message for message in messages if "synchronizing CUDA operation" in message]
+    if any("synchronizing CUDA operation" in str(warning.message) for warning in noted):
+        obstacles.append("waits for the device (as .item() does)")
+    if chance_on_cpu() != chance:
+        obstacles.append("draws random numbers on the CPU")
+
+
+def chance_on_cpu() -> tuple[object, ...]:
+    """Return the states of the CPU's global generators, torch's and Python's."""
+    return torch.get_rng_state().numpy().tobytes(), random.getstate()

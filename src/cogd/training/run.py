@@ -30,7 +30,10 @@ class RunFolder:
             writer_class()  # refused before there is a folder
         self.path, self._tensorboard = Path(path), tensorboard
         self._board: Board | None = None
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OSError(error.errno, f"cannot make the run's folder {self.path}: {error.strerror}") from error
         claim(self.path, config, "config.json", "run")
         self._lock = self._locked()
         identity = hashlib.sha256(json.dumps(_identity(config), sort_keys=True).encode()).hexdigest()[:16]

@@ -77,7 +77,7 @@ def _run_in_folder(
         run.checkpoints.wait()
         run.log("diverged", message=str(error))
         kept = run.checkpoints.latest()
-        raise DivergedError(f"{error} " + (f"The last good checkpoint is {kept}." if kept else "")) from None
+        raise DivergedError(f"{error}" + (f" The last good checkpoint is {kept}." if kept else "")) from None
     if status == "complete":
         run.finish(plan.model, {"metrics": _last_metrics(state.history), "history": state.history})
     else:

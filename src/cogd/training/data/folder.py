@@ -172,9 +172,11 @@ class FolderBatches:
         self._requests.present = [[(int(i), crops[i]) for i in rows] for rows in order]
         for rows, batch in zip(order, self._loader, strict=True):
             self._note(batch)
-            filled = torch.zeros(len(rows), dtype=torch.long)
-            filled[batch.slots] = torch.arange(len(batch.slots))
-            pixels, labels = self._move(batch.pixels[filled]), self._move(batch.labels[filled])
+            pixels, labels = self._move(batch.pixels), self._move(batch.labels)
+            if batch.bad:
+                filled = torch.zeros(len(rows), dtype=torch.long)
+                filled[batch.slots] = torch.arange(len(batch.slots))
+                pixels, labels = pixels[self._move(filled)], labels[self._move(filled)]
             yield augmentation.apply(pixels, draws[rows.to(self.device)], self._mean, self._std), labels
 
     def _move(self, tensor: Tensor) -> Tensor:
