@@ -180,14 +180,14 @@ def peer(setting: Setting, base: nn.Module, seed: int, peer: Pruner) -> Made:
         model, inputs, importance=copy.deepcopy(peer.importance), ignored_layers=kept_whole, **shared, **strength
     )
     if peer.penalty is None:
-        remove(pruner, model, inputs, setting.target_macs)
+        model = remove(pruner, model, inputs, setting.target_macs)
         after = setting.measure(model)
         setting.fit(model, setting.learning, seed)
     else:
         recipe = read_recipe(setting.learning, weight_decay=0.0)
         optimizer = partial(penalized_sgd, recipe, peer.penalty(pruner, model))
         setting.fit(model, recipe, seed, optimizer=optimizer, recordable=True)
-        remove(pruner, model, inputs, setting.target_macs)
+        model = remove(pruner, model, inputs, setting.target_macs)
         after = setting.measure(model)
     return model, {"after": after, "fine_tuned": setting.fit(model, setting.finetuning, seed).metrics}
 
@@ -200,14 +200,16 @@ def penalized_sgd(recipe: Recipe, penalty: Callable[[], None], model: nn.Module)
     return optimizer
 
 
-def remove(pruner: tp.pruner.BasePruner, model: nn.Module, inputs: Tensor, share: float) -> None:
-    """Remove the least important channels, some at a time, until the MACs are down to a share of the whole."""
-    model.cpu().eval()
-    whole = count_macs(model, inputs)
-    while count_macs(model, inputs) > share * whole:
+def remove(pruner: tp.pruner.BasePruner, model: nn.Module, inputs: Tensor, share: float) -> nn.Module:
+    """Return the model without its least important channels, some at a time: as near to a share of the MACs as ours."""
+    larger = model.cpu().eval()
+    wanted = share * count_macs(model, inputs)
+    while count_macs(model, inputs) > wanted:
+        larger = copy.deepcopy(model)
         pruner.step()
-    for parameter in model.parameters():
-        parameter.grad = None
+    nearest = min((larger, model), key=lambda side: abs(count_macs(side, inputs) - wanted))
+    nearest.zero_grad()
+    return nearest
 
 
 GROUP_NORM = tp.importance.GroupMagnitudeImportance(p=2, normalizer="max")
