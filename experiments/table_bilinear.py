@@ -1,0 +1,256 @@
+"""Where two tensors are multiplied: does coordination help, once the baseline got as many trials?
+
+    python experiments/table_bilinear.py            # a quarter of an hour on one core
+    python experiments/table_bilinear.py --quick --into /tmp/bilinear
+
+Four problems (bilinear_problems.py) under three base optimizers. Every method's settings are chosen on some seeds and
+judged on others. Without a rule there is one learning rate for all, or one for the sparse side and one for the rest: 25
+coarse trials, and 25 fine ones around the best. CoGD, and pushes that know nothing of the coupling, get 25 trials
+around the same best. Where the best partner is a closed form, one more method, beyond the paper, keeps it at that.
+A problem and base that the results file already has is not run again.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from bilinear_problems import HELD_OUT, PROBLEMS, Model, Problem, follow, swapped, task
+from torch import Tensor
+from torch.optim import SGD, Adam, Optimizer
+
+from cogd import CoGD, Coupling, Quantile
+from cogd.bundle import Bundle
+from cogd.coupling import ALL
+from cogd.projection import block_norms, project
+from cogd.provenance import provenance
+
+ROOT = Path(__file__).resolve().parents[1]
+COARSE, FINE = 4.0, 4.0 ** (1 / 3)  # a step between learning rates
+RULES = ["descent", "paper", "descent", "paper", "descent", "paper", "rollback"]
+PERIODS = [1, 1, 5, 20]
+GATES: dict[str, tuple[Any, Any]] = {
+    "below the mean, partner above the median": ("mean", "median"),
+    "lowest fifth, partner above the median": (Quantile(0.2), "median"),
+    "lower half": ("median", 0.0),
+    "always open": (float("inf"), 0.0),
+}
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Config:
+    """How much is run: seeds that choose and seeds that judge, trials at a time, and at most so many steps."""
+
+    choosing: int = 10
+    judging: int = 40
+    side: int = 5  # side^2 trials at a time
+    most_steps: int = 1000
+    every: int = 5  # steps between grades of a judged run
+
+    def seeds(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return tuple(range(self.choosing)), tuple(range(HELD_OUT, HELD_OUT + self.judging))
+
+
+QUICK = Config(choosing=2, judging=3, side=2, most_steps=3, every=1)
+
+
+def base_optimizer(base: str, groups: list[dict[str, Any]]) -> Optimizer:
+    if base == "adam":
+        return Adam(groups, foreach=True)
+    return SGD(groups, momentum=0.9 if base == "momentum" else 0.0, foreach=True)
+
+
+def builder(base: str, settings: Settings) -> Callable[[list[Model]], Optimizer]:
+    """Return what makes the optimizer of all seeds' models; with the exact partner it steps the sparse side alone."""
+
+    def build(models: list[Model]) -> Optimizer:
+        couplings = [model.couple() for model in models]
+        sparse = [coupling.sparse for coupling in couplings]
+        rest = [p for m in models for p in m.parameters() if p.requires_grad and all(p is not x for x in sparse)]
+        sides = [sparse] if settings.get("exact") == "always" else [sparse, rest]
+        groups = [{"params": side, "lr": rate} for side, rate in zip(sides, settings["rates"], strict=True)]
+        optimizer = base_optimizer(base, groups)
+        if "cogd" in settings:
+            return CoGD(optimizer, gated(couplings, settings), **settings["cogd"])
+        if "push" in settings:
+            push(optimizer, gated(couplings, settings), **settings["push"])
+        return optimizer
+
+    return build
+
+
+def gated(couplings: list[Coupling], settings: Settings) -> list[Coupling]:
+    """Return the couplings with the thresholds and the projected side that the settings name."""
+    names = "sparse_threshold", "partner_threshold"
+    gate = dict(zip(names, GATES[settings["gate"]], strict=True))
+    sided = map(swapped, couplings) if settings["swap"] else couplings
+    return [replace(coupling, project=settings["project"], **gate) for coupling in sided]
+
+
+def push(optimizer: Optimizer, couplings: list[Coupling], sign: str, share: float, period: int) -> None:
+    """Make every `period`-th step add, where the gate is open, a share of x(t): CoGD with a beta that knows nothing."""
+    bundle, steps, coin = Bundle(tuple(couplings)), itertools.count(1), torch.Generator().manual_seed(0)
+    pending: list[tuple[Tensor, Tensor]] = []
+
+    def present(parameter: Tensor) -> Tensor:
+        return parameter
+
+    @torch.no_grad()
+    def before(*_: Any) -> None:
+        if next(steps) % period == 0:
+            norms = [block_norms(side(present, ALL)) for side in (bundle.sparse, bundle.partner)]
+            old = bundle.projected(present, ALL).clone()
+            tossed = torch.randint(0, 2, old.shape, generator=coin) * 2.0 - 1.0
+            signs = tossed if sign == "coin" else {"grow": 1.0, "shrink": -1.0}[sign]
+            pending.append((signs * share * old, bundle.is_open([norms[0]], [norms[1]]).flatten()))
+
+    @torch.no_grad()
+    def after(*_: Any) -> None:
+        while pending:
+            bundle.put(project(bundle.projected(present, ALL), *pending.pop()), ALL)
+
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
+
+
+def one_rate(around: list[float], side: int, step: float) -> list[Settings]:
+    """Return side^2 learning rates around one, over the range that `two_rates` has on each axis."""
+    factors = np.geomspace(step ** -(side // 2), step ** (side // 2), side**2)
+    return [{"rates": [rate * float(factor) for rate in around]} for factor in factors]
+
+
+def two_rates(around: list[float], side: int, step: float) -> list[Settings]:
+    factors = [step**i for i in range(-(side // 2), side - side // 2)]
+    return [{"rates": [around[0] * f, around[1] * g]} for f, g in itertools.product(factors, factors)]
+
+
+def cogd_trials(around: list[float], count: int, ways: tuple[Settings, ...]) -> list[Settings]:
+    """Return CoGD at settings drawn at random, for each base the same; descent projects no partner."""
+    draw, found = random.Random(0), []
+    for rule in itertools.islice(itertools.cycle(RULES), count):
+        own = common(around, draw, [way for way in ways if rule != "descent" or way["project"] == "sparse"])
+        kernel = {"order": draw.choice([1, 2, 3]), "scale": draw.choice([0.001, 0.01, 0.1, 1.0])}
+        cogd = {"rule": rule, "period": draw.choice(PERIODS)}
+        found.append({**own, "cogd": cogd if rule == "rollback" else cogd | kernel})
+    return found
+
+
+def push_trials(around: list[float], count: int, ways: tuple[Settings, ...]) -> list[Settings]:
+    draw, found = random.Random(1), []
+    for sign in itertools.islice(itertools.cycle(["grow", "shrink", "coin"]), count):
+        own, share = common(around, draw, ways), draw.choice([0.0001, 0.001, 0.01, 0.1])
+        found.append({**own, "push": {"sign": sign, "share": share, "period": draw.choice(PERIODS)}})
+    return found
+
+
+def common(around: list[float], draw: random.Random, ways: Sequence[Settings]) -> Settings:
+    """Draw what CoGD and pushes share: the rates' distance from the best, the gate, and the sides."""
+    factor, gate, way = draw.choice([1 / FINE, 1.0, FINE]), draw.choice(list(GATES)), draw.choice(ways)
+    return {"rates": [rate * factor for rate in around], "gate": gate, **way}
+
+
+def measure(problem: Problem, base: str, config: Config) -> dict[str, Any]:
+    """Return every method's trials on the seeds that choose, and its best one's results on those that judge."""
+    began, (choosing, judging) = time.perf_counter(), config.seeds()
+    centre, trials = [problem.rates[base]] * 2, config.side**2
+
+    def tried(tries: Iterable[Settings]) -> list[dict[str, Any]]:
+        ends = ((s, follow(task(problem, choosing), builder(base, s), s.get("exact", ""))) for s in tries)
+        return [{"settings": settings, "value": float(finals(grades).mean())} for settings, grades in ends]
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name, rates in {"one rate": one_rate, "two rates": two_rates}.items():
+        coarse = tried(rates(centre, config.side, COARSE))
+        around = best(coarse)["rates"]
+        found[name] = coarse + tried(rates(around, config.side, FINE))
+        for kind, drawn in {"CoGD": cogd_trials, "push": push_trials}.items():
+            found[f"{kind}, {name}"] = tried(drawn(around, trials, problem.ways))
+    if problem.exact():
+        coarse = tried({**s, "exact": "always"} for s in one_rate(centre[:1], config.side, COARSE))
+        finer = one_rate(best(coarse)["rates"], config.side, FINE)
+        found["exact partner"] = coarse + tried({**s, "exact": "always"} for s in finer)
+        found["two rates, exact at the end"] = tried([{**best(found["two rates"]), "exact": "graded"}])
+    curves = {name: judged(problem, base, best(rows), judging, config.every) for name, rows in found.items()}
+    goals = finals(curves["two rates"])
+    methods = {
+        name: {**summary(curves[name], goals, config.every), "chosen": best(rows), "trials": rows}
+        for name, rows in found.items()
+    }
+    return {"methods": methods, "seconds": time.perf_counter() - began}
+
+
+def best(rows: list[dict[str, Any]]) -> Settings:
+    return min(rows, key=lambda row: row["value"])["settings"]
+
+
+def finals(grades: Tensor) -> Tensor:
+    """Return where runs end; none counts as worse than its start."""
+    return torch.minimum(grades[-1], grades[0])
+
+
+def judged(problem: Problem, base: str, settings: Settings, seeds: tuple[int, ...], every: int) -> Tensor:
+    """Return the grades (grade, seeds) on the seeds that judge."""
+    return follow(task(problem, seeds), builder(base, settings), settings.get("exact", ""), every)
+
+
+def summary(curves: Tensor, goals: Tensor, every: int) -> dict[str, Any]:
+    """Return each seed's end, and after how many steps it is where the best two rates end, None for never."""
+    there = curves <= goals
+    first = torch.where(there.any(0), there.int().argmax(0), -1).tolist()
+    return {"final": finals(curves).tolist(), "steps": [None if grade < 0 else grade * every for grade in first]}
+
+
+def run(config: Config, file: Path) -> None:
+    """Measure what the results file lacks, and write it anew after each problem and base."""
+    document = {"config": asdict(config), "problems": described(config), **provenance(), "units": {}}
+    if file.exists():
+        earlier = json.loads(file.read_text())
+        for what in ("config", "problems", "commit"):
+            if earlier[what] != json.loads(json.dumps(document[what])):
+                raise SystemExit(
+                    f"{file} was measured with another {what}: {earlier[what]}. Remove it to measure anew."
+                )
+        document = earlier
+    for name, problem in PROBLEMS.items():
+        shorter = replace(problem, steps=min(problem.steps, config.most_steps))
+        for base in problem.rates:
+            if f"{name}, {base}" not in document["units"]:
+                document["units"][f"{name}, {base}"] = unit = measure(shorter, base, config)
+                file.write_text(dump(document))
+                print(f"{name}, {base}: {unit['seconds']:.0f} s", flush=True)
+
+
+def described(config: Config) -> dict[str, Any]:
+    return {
+        name: {"title": p.title, "metric": p.metric, "steps": min(p.steps, config.most_steps), "rates": p.rates}
+        for name, p in PROBLEMS.items()
+    }
+
+
+def dump(document: dict[str, Any]) -> str:
+    """Return JSON with numbers at 6 significant digits and a line for each trial."""
+    rounded = json.loads(json.dumps(document), parse_float=lambda text: float(f"{float(text):.6g}"))
+    return json.dumps(rounded).replace('{"settings"', '\n{"settings"') + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few seeds, trials and steps, to see that it runs")
+    parser.add_argument("--into", type=Path, default=ROOT, help="the folder for experiments/results")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    file = options.into / "experiments/results/bilinear.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    run(QUICK if options.quick else Config(), file)
+
+
+if __name__ == "__main__":
+    main()
