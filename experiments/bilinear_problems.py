@@ -149,19 +149,19 @@ class Problem:
 
 PROBLEMS = {
     "coding": Problem(
-        "Sparse coding with missing entries", "objective", sparse_coding, 200, None,
+        "Sparse coding with missing entries", "objective", sparse_coding, 100, None,
         {"sgd": 0.02, "momentum": 0.01, "adam": 0.1},
     ),
     "completion": Problem(
-        "Matrix completion, one factor small", "objective", completion, 100, None,
+        "Matrix completion, one factor small", "objective", completion, 60, None,
         {"sgd": 0.02, "momentum": 0.01, "adam": 0.2},
     ),
     "adaptation": Problem(
-        "Low-rank adaptation of a network", "test error", adaptation, 150, 32,
+        "Low-rank adaptation of a network", "test error", adaptation, 80, 32,
         {"sgd": 0.1, "momentum": 0.02, "adam": 0.05}, (PLAIN, {"project": "sparse", "swap": True}),
     ),
     "slimming": Problem(
-        "A network with an l1 penalty on its norm's scales", "test error", slimming, 100, 32,
+        "A network with an l1 penalty on its norm's scales", "test error", slimming, 60, 32,
         {"sgd": 0.5, "momentum": 0.05, "adam": 0.02}, (PLAIN, {"project": "partner", "swap": False}),
     ),
 }  # fmt: skip

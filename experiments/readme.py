@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import bilinear_page
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"<!-- begin (\w+) -->\n.*?<!-- end \1 -->", re.DOTALL)
@@ -142,6 +144,7 @@ def markdown(lines: list[list[str]]) -> str:
 
 BLOCKS: dict[str, tuple[Callable[..., str], list[Path]]] = {
     "beale": (beale, [ROOT / "experiments/results/beale.json"]),
+    "bilinear": (bilinear_page.short_table, [ROOT / "experiments/results/bilinear.json"]),
     "sparse_coding": (sparse_coding, sorted((ROOT / "benchmarks/results").glob("sparse_coding_*.json"), reverse=True)),
     "inpainting": (inpainting, sorted((ROOT / "benchmarks/results").glob("inpainting_quality.json"))),
     "overhead": (overhead, sorted((ROOT / "benchmarks/results").glob("optimizer_overhead_*.json"))),

@@ -1,13 +1,13 @@
 """Where two tensors are multiplied: does coordination help, once the baseline got as many trials?
 
-    python experiments/table_bilinear.py            # a quarter of an hour on one core
+    python experiments/table_bilinear.py            # ten minutes on one core
     python experiments/table_bilinear.py --quick --into /tmp/bilinear
 
 Four problems (bilinear_problems.py) under three base optimizers. Every method's settings are chosen on some seeds and
 judged on others. Without a rule there is one learning rate for all, or one for the sparse side and one for the rest: 25
-coarse trials, and 25 fine ones around the best. CoGD, and pushes that know nothing of the coupling, get 25 trials
-around the same best. Where the best partner is a closed form, one more method, beyond the paper, keeps it at that.
-A problem and base that the results file already has is not run again.
+coarse trials, 25 finer ones around the best, 25 finest around that. CoGD, and pushes that know nothing of the coupling,
+get 25 trials instead of the finest. Where the best partner is a closed form, one more method, beyond the paper, keeps
+it at that. A problem and base that the results file already has is not run again.
 """
 
 import argparse
@@ -16,10 +16,13 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import bilinear_page
 import numpy as np
 import torch
 from bilinear_problems import HELD_OUT, PROBLEMS, Model, Problem, follow, swapped, task
@@ -33,9 +36,10 @@ from cogd.projection import block_norms, project
 from cogd.provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
-COARSE, FINE = 4.0, 4.0 ** (1 / 3)  # a step between learning rates
+STEPS = 4.0, 1.6, 1.15  # between learning rates, from coarse to fine
+NEAR = 1 / STEPS[2], 1.0, STEPS[2]  # of the best rates, where CoGD and pushes are tried
 RULES = ["descent", "paper", "descent", "paper", "descent", "paper", "rollback"]
-PERIODS = [1, 1, 5, 20]
+PERIODS = [1, 5, 20]
 GATES: dict[str, tuple[Any, Any]] = {
     "below the mean, partner above the median": ("mean", "median"),
     "lowest fifth, partner above the median": (Quantile(0.2), "median"),
@@ -49,7 +53,7 @@ Settings = dict[str, Any]
 class Config:
     """How much is run: seeds that choose and seeds that judge, trials at a time, and at most so many steps."""
 
-    choosing: int = 10
+    choosing: int = 8
     judging: int = 40
     side: int = 5  # side^2 trials at a time
     most_steps: int = 1000
@@ -153,13 +157,14 @@ def push_trials(around: list[float], count: int, ways: tuple[Settings, ...]) -> 
 
 def common(around: list[float], draw: random.Random, ways: Sequence[Settings]) -> Settings:
     """Draw what CoGD and pushes share: the rates' distance from the best, the gate, and the sides."""
-    factor, gate, way = draw.choice([1 / FINE, 1.0, FINE]), draw.choice(list(GATES)), draw.choice(ways)
+    factor, gate, way = draw.choice(NEAR), draw.choice(list(GATES)), draw.choice(ways)
     return {"rates": [rate * factor for rate in around], "gate": gate, **way}
 
 
-def measure(problem: Problem, base: str, config: Config) -> dict[str, Any]:
+def measure(name: str, base: str, config: Config) -> dict[str, Any]:
     """Return every method's trials on the seeds that choose, and its best one's results on those that judge."""
-    began, (choosing, judging) = time.perf_counter(), config.seeds()
+    began, (choosing, judging) = time.process_time(), config.seeds()
+    problem = replace(PROBLEMS[name], steps=min(PROBLEMS[name].steps, config.most_steps))
     centre, trials = [problem.rates[base]] * 2, config.side**2
 
     def tried(tries: Iterable[Settings]) -> list[dict[str, Any]]:
@@ -167,16 +172,17 @@ def measure(problem: Problem, base: str, config: Config) -> dict[str, Any]:
         return [{"settings": settings, "value": float(finals(grades).mean())} for settings, grades in ends]
 
     found: dict[str, list[dict[str, Any]]] = {}
-    for name, rates in {"one rate": one_rate, "two rates": two_rates}.items():
-        coarse = tried(rates(centre, config.side, COARSE))
-        around = best(coarse)["rates"]
-        found[name] = coarse + tried(rates(around, config.side, FINE))
+    for rated, rates in {"one rate": one_rate, "two rates": two_rates}.items():
+        rows = tried(rates(centre, config.side, STEPS[0]))
+        rows += tried(rates(best(rows)["rates"], config.side, STEPS[1]))
+        around = best(rows)["rates"]
+        found[rated] = rows + tried(rates(around, config.side, STEPS[2]))
         for kind, drawn in {"CoGD": cogd_trials, "push": push_trials}.items():
-            found[f"{kind}, {name}"] = tried(drawn(around, trials, problem.ways))
+            found[f"{kind}, {rated}"] = tried(drawn(around, trials, problem.ways))
     if problem.exact():
-        coarse = tried({**s, "exact": "always"} for s in one_rate(centre[:1], config.side, COARSE))
-        finer = one_rate(best(coarse)["rates"], config.side, FINE)
-        found["exact partner"] = coarse + tried({**s, "exact": "always"} for s in finer)
+        rows = tried({**s, "exact": "always"} for s in one_rate(centre[:1], config.side, STEPS[0]))
+        finer = one_rate(best(rows)["rates"], config.side, STEPS[1])
+        found["exact partner"] = rows + tried({**s, "exact": "always"} for s in finer)
         found["two rates, exact at the end"] = tried([{**best(found["two rates"]), "exact": "graded"}])
     curves = {name: judged(problem, base, best(rows), judging, config.every) for name, rows in found.items()}
     goals = finals(curves["two rates"])
@@ -184,7 +190,7 @@ def measure(problem: Problem, base: str, config: Config) -> dict[str, Any]:
         name: {**summary(curves[name], goals, config.every), "chosen": best(rows), "trials": rows}
         for name, rows in found.items()
     }
-    return {"methods": methods, "seconds": time.perf_counter() - began}
+    return {"methods": methods, "seconds": time.process_time() - began}
 
 
 def best(rows: list[dict[str, Any]]) -> Settings:
@@ -208,24 +214,24 @@ def summary(curves: Tensor, goals: Tensor, every: int) -> dict[str, Any]:
     return {"final": finals(curves).tolist(), "steps": [None if grade < 0 else grade * every for grade in first]}
 
 
-def run(config: Config, file: Path) -> None:
+def run(config: Config, file: Path, processes: int) -> None:
     """Measure what the results file lacks, and write it anew after each problem and base."""
-    document = {"config": asdict(config), "problems": described(config), **provenance(), "units": {}}
+    about = provenance()
+    document: dict[str, Any] = {"config": asdict(config), "problems": described(config), **about, "units": {}}
     if file.exists():
         earlier = json.loads(file.read_text())
-        for what in ("config", "problems", "commit"):
-            if earlier[what] != json.loads(json.dumps(document[what])):
-                raise SystemExit(
-                    f"{file} was measured with another {what}: {earlier[what]}. Remove it to measure anew."
-                )
-        document = earlier
-    for name, problem in PROBLEMS.items():
-        shorter = replace(problem, steps=min(problem.steps, config.most_steps))
-        for base in problem.rates:
-            if f"{name}, {base}" not in document["units"]:
-                document["units"][f"{name}, {base}"] = unit = measure(shorter, base, config)
-                file.write_text(dump(document))
-                print(f"{name}, {base}: {unit['seconds']:.0f} s", flush=True)
+        for what in ("config", "problems"):
+            if earlier[what] != document[what]:
+                raise SystemExit(f"{file} was measured with the {what} {earlier[what]}; remove it to measure anew.")
+        document["units"] = earlier["units"]
+    units = {f"{name}, {base}": (name, base) for name, problem in PROBLEMS.items() for base in problem.rates}
+    with ProcessPoolExecutor(processes, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
+        jobs = {pool.submit(measure, *units[unit], config): unit for unit in units if unit not in document["units"]}
+        for job in as_completed(jobs):
+            found = {**document["units"], jobs[job]: {**job.result(), "commit": about["commit"]}}
+            document["units"] = {unit: found[unit] for unit in units if unit in found}
+            file.write_text(dump(document))
+            print(f"{jobs[job]}: {found[jobs[job]]['seconds']:.0f} s", flush=True)
 
 
 def described(config: Config) -> dict[str, Any]:
@@ -244,12 +250,17 @@ def dump(document: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few seeds, trials and steps, to see that it runs")
-    parser.add_argument("--into", type=Path, default=ROOT, help="the folder for experiments/results")
+    parser.add_argument("--into", type=Path, default=ROOT, help="the folder for experiments/results and docs/results")
+    parser.add_argument("--processes", type=int, default=1, help="so many problems at once (default 1)")
+    parser.add_argument("--redraw", action="store_true", help="only the page, from the results file as it is")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    file = options.into / "experiments/results/bilinear.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    run(QUICK if options.quick else Config(), file)
+    file, docs = options.into / "experiments/results/bilinear.json", options.into / "docs/results"
+    for folder in (file.parent, docs):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not options.redraw:
+        run(QUICK if options.quick else Config(), file, options.processes)
+    (docs / "bilinear.md").write_text(bilinear_page.page(json.loads(file.read_text())))
 
 
 if __name__ == "__main__":

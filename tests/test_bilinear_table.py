@@ -1,0 +1,119 @@
+"""The experiment on bilinear problems: its controls are what they are called, and the script as people call it."""
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "experiments/table_bilinear.py"
+
+
+@pytest.fixture
+def table(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
+    return importlib.import_module("table_bilinear")
+
+
+@pytest.fixture
+def problems(table):
+    return importlib.import_module("bilinear_problems")
+
+
+def shortened(problems, name, seeds, steps):
+    task = problems.task(problems.PROBLEMS[name], seeds)
+    return problems.Task(task.models, task.train, task.test, steps, task.rows)
+
+
+def test_digits_that_judge_are_none_of_those_that_choose(problems):
+    choosing, judging = (problems.digits(seed)[0] for seed in (0, problems.HELD_OUT))
+    assert len(choosing) + len(judging) == 1797
+    assert not {tuple(image) for image in choosing.tolist()} & {tuple(image) for image in judging.tolist()}
+
+
+@pytest.mark.parametrize("draw", ["sparse_coding", "completion"])
+def test_the_exact_partner_is_stationary(problems, draw):
+    model, data, _ = getattr(problems, draw)(3)
+    with torch.no_grad():
+        model.A.copy_(problems.best_partner(model.x[None], tuple(values[None] for values in data))[0])
+    model(*data)[0].backward()
+    assert model.A.grad.abs().max() < 1e-3 * model.x.grad.abs().max()
+
+
+@pytest.mark.parametrize("name", ["coding", "completion", "adaptation", "slimming"])
+def test_seeds_run_side_by_side_end_where_each_ends_alone(table, problems, name):
+    build = table.builder("momentum", table.cogd_trials([0.01, 0.02], 1, problems.PROBLEMS[name].ways)[0])
+    together = problems.follow(shortened(problems, name, (0, 1), 4), build, every=1)
+    for i in (0, 1):
+        alone = problems.follow(shortened(problems, name, (i,), 4), build, every=1)
+        torch.testing.assert_close(together[:, i : i + 1], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_two_equal_rates_are_one(table, problems):
+    task = shortened(problems, "coding", (0,), 3)
+    ends = [problems.follow(task, table.builder("adam", {"rates": rates})) for rates in ([0.1, 0.1], [0.1, 0.05])]
+    models = [model.requires_grad_() for model in task.models]
+    one = problems.follow(task, lambda models: torch.optim.Adam([p for m in models for p in m.parameters()], lr=0.1))
+    assert len(models) == 1
+    torch.testing.assert_close(ends[0], one)
+    assert not torch.equal(ends[1], one)
+
+
+def test_a_push_grows_what_its_gate_opens_for_at_its_periods(table, problems):
+    models = problems.task(problems.PROBLEMS["completion"], (0, 1)).models
+    start = [model.x.detach().clone() for model in models]
+    settings = {"rates": [0.0, 0.0], "gate": "lower half", "project": "sparse", "swap": False}
+    push = {"sign": "grow", "share": 0.5, "period": 2}
+    optimizer = table.builder("sgd", {**settings, "push": push})(models)
+    for step in (1, 2, 3):
+        for model in models:
+            model.x.grad, model.A.grad = torch.ones_like(model.x), torch.ones_like(model.A)
+        optimizer.step()
+        for model, x in zip(models, start, strict=True):
+            norms = x.abs().sum(1)
+            low = (norms < norms.quantile(0.5)).unsqueeze(1)
+            torch.testing.assert_close(model.x.detach(), torch.where(low & (step > 1), 1.5 * x, x))
+            model.x.detach().copy_(x if step == 3 else model.x)
+
+
+def test_no_run_counts_as_worse_than_its_start(table):
+    assert table.finals(torch.tensor([[2.0, 2.0, 2.0], [torch.inf, 3.0, 1.0]])).tolist() == [2.0, 2.0, 1.0]
+
+
+def test_steps_are_counted_to_the_first_grade_at_the_goal(table):
+    curves = torch.tensor([[4.0, 4.0], [3.0, 4.0], [2.0, 5.0]])
+    assert table.summary(curves, torch.tensor([3.0, 1.0]), 5) == {"final": [2.0, 4.0], "steps": [5, None]}
+
+
+def test_the_quick_table_is_whole_and_made_once(tmp_path, monkeypatch):
+    command = [sys.executable, str(SCRIPT), "--quick", "--into", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    file, page = tmp_path / "experiments/results/bilinear.json", tmp_path / "docs/results/bilinear.md"
+    results, text = json.loads(file.read_text()), page.read_text()
+    assert len(results["units"]) == 12
+    assert results["commit"]
+    for name, unit in results["units"].items():
+        assert len(unit["methods"]) == (8 if name.startswith(("coding", "completion")) else 6)
+        for method in unit["methods"].values():
+            assert len(method["final"]) == len(method["steps"]) == 3
+            assert method["chosen"] in [trial["settings"] for trial in method["trials"]]
+    mean = sum(results["units"]["coding, sgd"]["methods"]["one rate"]["final"]) / 3
+    assert f"| SGD | one rate | 8 | 3 | {mean:.2f} |" in text
+
+    del results["units"]["completion, adam"]
+    file.write_text(json.dumps(results))
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert again.stdout.startswith("completion, adam:")
+    assert len(again.stdout.splitlines()) == 1
+    others = json.loads(file.read_text())["units"]
+    assert all(others[name] == unit for name, unit in results["units"].items())
+
+    file.write_text(json.dumps(results | {"config": {}}))
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "another config" in refused.stderr
