@@ -29,37 +29,39 @@ Results = dict[str, Any]
 
 HEAD = """# Bilinear problems
 
-Made by `python experiments/table_bilinear.py` from [bilinear.json](../../experiments/results/bilinear.json), which holds
-every trial. Commit `{commit}`, Python {python}, PyTorch {torch}, {device}, {threads} thread; {minutes:.0f} minutes.
+Made by `python experiments/table_bilinear.py` from [bilinear.json](../../experiments/results/bilinear.json), which
+holds every trial. Commit {commits}, Python {python}, PyTorch {torch}, {device}; {minutes:.0f} minutes of one core.
 
-Two tensors are multiplied, and one of them is sparse or fell behind. Does coordination help where the baseline was tuned
-as well?
+Two tensors are multiplied, and one of them is sparse or fell behind. Does coordination help where the baseline was
+tuned as well?
 
 - **Chosen on {choosing} seeds, judged on {judging} others.** A seed draws the problem, the start and the batches; the
   digits that judge are none of those that chose. Every figure below is of the seeds that judge.
-- **No rule**: "one rate" for all parameters, or "two rates", one for the sparse side and one for the rest. {trials} trials
-  over a factor of 256 each, then {trials} fine ones around the best.
-- **CoGD** on top of the best of these: {trials} trials at rules, orders, scales, periods, thresholds, and rates near
-  the best, drawn at random.
-- **Push**, the control: x(t+1) + s x(t), or minus, or either by the toss of a coin, behind the same gates and at the same
-  periods, which knows neither gradient nor coupling. {trials} trials around the same best.
-- **Exact partner**, beyond the paper, where there is a closed form: in every step A is the minimiser for the present x, and
-  the base steps x alone (variable projection); {both} rates of x. A step costs more. Its control takes the best two
-  rates as they are and solves for A once, at the end.
+- **No rule**: "one rate" for all parameters, or "two rates", one for the sparse side and one for the rest. {trials}
+  trials over a factor of 256 each, {trials} finer ones around the best, and {trials} finest around that.
+- **CoGD** instead of the finest: {trials} trials around the same best, drawn at random from rules, orders 1 to 3,
+  scales 0.001 to 1, periods 1, 5 and 20, four pairs of thresholds, and rates up to 15% away.
+- **Push**, the control, likewise: x(t+1) + s x(t), or minus, or either by the toss of a coin, behind the same gates and
+  at the same periods; it knows neither gradient nor coupling. s is from 0.0001 to 0.1.
+- **Exact partner**, beyond the paper, where there is a closed form: in every step A is the minimiser for the present x,
+  and the base steps x alone (variable projection); {both} rates of x. A step costs more. Its control takes the best
+  two rates as they are and solves for A once, at the end.
 
-Lower is better. A run never counts as worse than its start. Differences are paired, seed by seed, with their interval at
-95%; "beyond chance" is said where p is below 0.05 / {units}, as there are {units} problems with bases (Bonferroni)."""
+Lower is better. A run never counts as worse than its start. Differences are paired, seed by seed, with their interval
+at 95%; "beyond chance" is said where p is below 0.05 / {units}, as there are {units} problems with bases (Bonferroni).
+A seed ends lower or higher where it does by more than 1%."""
 
 WHAT = {
     "coding": """1/2 sum over observed (b - A x)^2 + 0.1 |x|_1 + 0.05 |A|^2, 60% of b observed, A and x both learned, by
 full gradients: 30 x 8 times 8 x 40.""",
-    "completion": """1/2 sum over observed (b - A x)^2 + 0.05 (|A|^2 + |x|^2), 40% of b observed, by full gradients: 40 x 6
-times 6 x 40. A starts with deviation 1, x with 0.01: x fell behind.""",
-    "adaptation": """A network of 64, 48 and 10 units that read upright digits learns to read lying ones from 200 images: an
-adapter of rank 8 on its first layer, found by `couple_factors`, the second factor 0 at first, the rest frozen. CoGD and
-pushes try either factor as the sparse side. Batches of 32.""",
-    "slimming": """64, 32 and 10 units with a batch norm, found by `couple_conv_norm`, 400 digits, 0.005 |scales|_1 in the
-objective, the scales 0.02 at first. CoGD and pushes move the scales or, as the paper has it, the kernels. Batches of 32.""",
+    "completion": """1/2 sum over observed (b - A x)^2 + 0.05 (|A|^2 + |x|^2), 40% of b observed, by full gradients:
+40 x 6 times 6 x 40. A starts with deviation 1, x with 0.01: x fell behind.""",
+    "adaptation": """A network of 64, 48 and 10 units that reads upright digits learns to read lying ones from 200
+images: an adapter of rank 8 on its first layer, found by `couple_factors`, the second factor 0 at first, the rest
+frozen. CoGD and pushes try either factor as the sparse side. Batches of 32.""",
+    "slimming": """64, 32 and 10 units with a batch norm, found by `couple_conv_norm`, 400 digits, 0.005 |scales|_1 in
+the objective, the scales 0.02 at first. CoGD and pushes move the scales or, as the paper has it, the kernels. Batches
+of 32.""",
 }
 
 
@@ -117,18 +119,18 @@ def page(results: Results) -> str:
     """Return the markdown page."""
     config, about = results["config"], results["versions"]
     trials = config["side"] ** 2
+    commits = dict.fromkeys(unit["commit"] or "unknown" for unit in results["units"].values())
     head = HEAD.format(
-        commit=(results["commit"] or "unknown")[:7],
+        commits=", ".join(f"`{commit[:7]}`" for commit in commits),
         python=about["python"],
         torch=about["torch"],
         device=results["device"],
-        threads=results["threads"],
+        minutes=sum(unit["seconds"] for unit in results["units"].values()) / 60,
         units=len(results["units"]),
         choosing=config["choosing"],
         judging=config["judging"],
         trials=trials,
         both=2 * trials,
-        minutes=sum(unit["seconds"] for unit in results["units"].values()) / 60,
     )
     parts = [head, "## In short", short_table(results), in_short(results)]
     for problem, what in WHAT.items():
@@ -149,8 +151,8 @@ def short_table(results: Results) -> str:
         lines.append([results["problems"][unit.problem]["title"], BASES[unit.base], mean, *cells])
     config = results["config"]
     says = (
-        f"Mean without a rule, then change against no rule on the same number of learning rates, with its interval at 95%, "
-        f"on {config['judging']} seeds that chose nothing; lower is better, bold is beyond chance:"
+        "Mean without a rule, then change against no rule on as many learning rates, with its interval at 95%, on "
+        f"{config['judging']} seeds that chose nothing; lower is better, bold is beyond chance:"
     )
     return f"{says}\n\n{markdown(lines)}"
 
@@ -217,7 +219,7 @@ def table(mine: list[Unit]) -> str:
 def trials_of(unit: Unit, method: str) -> int:
     """Return how many trials were spent up to a method's choice, those of its learning rates included."""
     base = AGAINST.get(method)
-    first = len(unit.methods[base]["trials"]) // 2 if base and method.startswith(("CoGD", "push")) else 0
+    first = len(unit.methods[base]["trials"]) * 2 // 3 if base and method.startswith(("CoGD", "push")) else 0
     return first + len(unit.methods[method]["trials"])
 
 

@@ -1,7 +1,7 @@
 """Four problems in which two tensors are multiplied, small enough for thousands of runs; all seeds run side by side."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -73,6 +73,7 @@ class Slimmed(nn.Module):
 
 
 Model = Factors | Adapted | Slimmed
+Build = Callable[[list[Model]], Optimizer]
 Drawn = tuple[Model, Data, Data]  # the model, what it learns from, what it is graded on
 
 
@@ -197,30 +198,42 @@ def task(problem: Problem, seeds: tuple[int, ...]) -> Task:
     return Task([model for model, _, _ in drawn], train, test, problem.steps, rows)
 
 
-def follow(task: Task, build: Callable[[list[Model]], Optimizer], exact: str = "", every: int = 0) -> Tensor:
-    """Return the metric (grades, seeds) at the start, at every `every`-th step and at the end; inf where not finite.
+def follow(task: Task, builds: Sequence[Build], exact: str = "", every: int = 0) -> Tensor:
+    """Return the metric (grades, trials, seeds) at the start, at every `every`-th step and at the end.
 
-    With `exact`, runs are graded with the best partner for their sparse side; with "always", all steps are taken there.
+    What is not finite is inf. All trials, one for each optimizer that `builds` make of the seeds' models, run side by
+    side. With `exact`, they are graded with the best partner for their sparse side; with "always" they also step there.
     """
-    models = copy.deepcopy(task.models)
-    named = [dict(model.named_parameters()) for model in models]
-    optimizer = build(models)
+    trials = [copy.deepcopy(task.models) for _ in builds]
+    optimizers = [build(models) for build, models in zip(builds, trials, strict=True)]
+    named = [dict(model.named_parameters()) for models in trials for model in models]
+    shape = len(trials), len(task.models)
 
-    def values(data: Data, best: bool) -> tuple[Tensor, Tensor]:
-        stacked = {name: torch.stack([of[name] for of in named]) for name in named[0]}
+    def values(P: dict[str, Tensor], data: Data) -> tuple[Tensor, Tensor]:
+        repeated = [of_seed.repeat(len(trials), *[1] * (of_seed.ndim - 1)) for of_seed in data]
+        return vmap(lambda P, *inputs: functional_call(task.models[0], P, inputs))(P, *repeated)
+
+    @torch.no_grad()
+    def stacked(best: bool) -> dict[str, Tensor]:
+        P = {name: torch.stack([of[name] for of in named]) for name in named[0]}
         if best:
-            stacked["A"] = best_partner(stacked["x"].detach(), task.train)
-        return vmap(lambda P, *inputs: functional_call(models[0], P, inputs))(stacked, *data)
+            x = P["x"].unflatten(0, shape)
+            P["A"] = torch.cat([best_partner(of_trial, task.train) for of_trial in x])
+        return P
 
     def grade() -> Tensor:
         with torch.no_grad():
-            return values(task.test, bool(exact))[1].nan_to_num(nan=torch.inf)
+            return values(stacked(bool(exact)), task.test)[1].nan_to_num(nan=torch.inf).unflatten(0, shape)
 
     grades = [grade()]
     for step in range(task.steps):
-        optimizer.zero_grad()
-        values(task.batch(step), exact == "always")[0].sum().backward()
-        optimizer.step()
+        P = {name: of_all.requires_grad_() for name, of_all in stacked(exact == "always").items()}
+        values(P, task.batch(step))[0].sum().backward()
+        for name, of_all in P.items():
+            for of, gradient in zip(named, of_all.grad, strict=True):
+                of[name].grad = gradient if of[name].requires_grad else None
+        for optimizer in optimizers:
+            optimizer.step()
         if step == task.steps - 1 or (every and (step + 1) % every == 0):
             grades.append(grade())
     return torch.stack(grades)

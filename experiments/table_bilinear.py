@@ -1,6 +1,6 @@
 """Where two tensors are multiplied: does coordination help, once the baseline got as many trials?
 
-    python experiments/table_bilinear.py            # ten minutes on one core
+    python experiments/table_bilinear.py            # five minutes on one core
     python experiments/table_bilinear.py --quick --into /tmp/bilinear
 
 Four problems (bilinear_problems.py) under three base optimizers. Every method's settings are chosen on some seeds and
@@ -15,7 +15,7 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
@@ -25,7 +25,7 @@ from typing import Any
 import bilinear_page
 import numpy as np
 import torch
-from bilinear_problems import HELD_OUT, PROBLEMS, Model, Problem, follow, swapped, task
+from bilinear_problems import HELD_OUT, PROBLEMS, Build, Model, Problem, follow, swapped, task
 from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
@@ -72,7 +72,7 @@ def base_optimizer(base: str, groups: list[dict[str, Any]]) -> Optimizer:
     return SGD(groups, momentum=0.9 if base == "momentum" else 0.0, foreach=True)
 
 
-def builder(base: str, settings: Settings) -> Callable[[list[Model]], Optimizer]:
+def builder(base: str, settings: Settings) -> Build:
     """Return what makes the optimizer of all seeds' models; with the exact partner it steps the sparse side alone."""
 
     def build(models: list[Model]) -> Optimizer:
@@ -167,9 +167,10 @@ def measure(name: str, base: str, config: Config) -> dict[str, Any]:
     problem = replace(PROBLEMS[name], steps=min(PROBLEMS[name].steps, config.most_steps))
     centre, trials = [problem.rates[base]] * 2, config.side**2
 
-    def tried(tries: Iterable[Settings]) -> list[dict[str, Any]]:
-        ends = ((s, follow(task(problem, choosing), builder(base, s), s.get("exact", ""))) for s in tries)
-        return [{"settings": settings, "value": float(finals(grades).mean())} for settings, grades in ends]
+    def tried(settings: list[Settings]) -> list[dict[str, Any]]:
+        builds, exact = [builder(base, own) for own in settings], settings[0].get("exact", "")
+        means = finals(follow(task(problem, choosing), builds, exact)).mean(1)
+        return [{"settings": own, "value": float(mean)} for own, mean in zip(settings, means, strict=True)]
 
     found: dict[str, list[dict[str, Any]]] = {}
     for rated, rates in {"one rate": one_rate, "two rates": two_rates}.items():
@@ -180,9 +181,9 @@ def measure(name: str, base: str, config: Config) -> dict[str, Any]:
         for kind, drawn in {"CoGD": cogd_trials, "push": push_trials}.items():
             found[f"{kind}, {rated}"] = tried(drawn(around, trials, problem.ways))
     if problem.exact():
-        rows = tried({**s, "exact": "always"} for s in one_rate(centre[:1], config.side, STEPS[0]))
+        rows = tried([{**s, "exact": "always"} for s in one_rate(centre[:1], config.side, STEPS[0])])
         finer = one_rate(best(rows)["rates"], config.side, STEPS[1])
-        found["exact partner"] = rows + tried({**s, "exact": "always"} for s in finer)
+        found["exact partner"] = rows + tried([{**s, "exact": "always"} for s in finer])
         found["two rates, exact at the end"] = tried([{**best(found["two rates"]), "exact": "graded"}])
     curves = {name: judged(problem, base, best(rows), judging, config.every) for name, rows in found.items()}
     goals = finals(curves["two rates"])
@@ -204,7 +205,7 @@ def finals(grades: Tensor) -> Tensor:
 
 def judged(problem: Problem, base: str, settings: Settings, seeds: tuple[int, ...], every: int) -> Tensor:
     """Return the grades (grade, seeds) on the seeds that judge."""
-    return follow(task(problem, seeds), builder(base, settings), settings.get("exact", ""), every)
+    return follow(task(problem, seeds), [builder(base, settings)], settings.get("exact", ""), every)[:, 0]
 
 
 def summary(curves: Tensor, goals: Tensor, every: int) -> dict[str, Any]:
