@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from cogd.training.summary import Difference, Row, paired_difference
 
@@ -24,6 +25,7 @@ SHORT = {
     "push, two rates": "push on two rates",
     "exact partner": "exact partner, beyond the paper",
 }
+FAR_OFF = 3.0  # times a method's median
 NOTABLE = 0.01  # of the baseline's value; smaller changes of a seed count as none
 Results = dict[str, Any]
 
@@ -47,9 +49,11 @@ tuned as well?
   and the base steps x alone (variable projection); {both} rates of x. A step costs more. Its control takes the best
   two rates as they are and solves for A once, at the end.
 
-Lower is better. A run never counts as worse than its start. Differences are paired, seed by seed, with their interval
-at 95%; "beyond chance" is said where p is below 0.05 / {units}, as there are {units} problems with bases (Bonferroni).
-A seed ends lower or higher where it does by more than 1%."""
+Lower is better. A run never counts as worse than its start: that is where one that diverged stands, and it moves a
+mean far, so medians are told too, and how many seeds end "far off", above three times the method's median. Differences
+are paired, seed by seed, with their interval at 95%: of the mean by Student's t, of the median by order statistics. p
+is Wilcoxon's signed-rank test; "beyond chance" is said where it is below 0.05 / {units}, as there are {units} problems
+with bases (Bonferroni). A seed ends lower or higher where it does by more than 1%."""
 
 WHAT = {
     "coding": """1/2 sum over observed (b - A x)^2 + 0.1 |x|_1 + 0.05 |A|^2, 60% of b observed, A and x both learned, by
@@ -89,26 +93,45 @@ class Unit:
     def row(self, method: str) -> Row:
         return Row(method, dict(enumerate(self.methods[method]["final"])))
 
+    def gaps(self, method: str, other: str) -> np.ndarray:
+        """Return how much higher each seed ends than with the other method."""
+        return np.subtract(self.methods[method]["final"], self.methods[other]["final"])
+
     def difference(self, method: str, other: str) -> Difference:
         found = paired_difference(self.row(method).values, self.row(other).values)
         assert found is not None
         return found
 
+    def p(self, method: str, other: str) -> float:
+        gaps = self.gaps(method, other)
+        return float(stats.wilcoxon(gaps).pvalue) if gaps.any() else 1.0
+
     def verdict(self, method: str, other: str) -> str:
-        gap = self.difference(method, other)
-        return "same" if gap.p >= self.chance else "lower" if gap.mean < 0 else "higher"
+        """Return which way the seeds go, if it is beyond chance."""
+        if self.p(method, other) >= self.chance:
+            return "same"
+        gaps = self.gaps(method, other)
+        ranks = stats.rankdata(np.abs(gaps))
+        return "lower" if ranks[gaps < 0].sum() > ranks[gaps > 0].sum() else "higher"
 
     def shares(self, method: str, other: str) -> tuple[float, float]:
         """Return the shares of seeds that end notably lower and higher than with the other method."""
-        mine, theirs = (np.array(self.methods[name]["final"]) for name in (method, other))
-        gaps = mine - theirs
-        return float((gaps < -NOTABLE * theirs).mean()), float((gaps > NOTABLE * theirs).mean())
+        relative = self.gaps(method, other) / np.array(self.methods[other]["final"])
+        return float((relative < -NOTABLE).mean()), float((relative > NOTABLE).mean())
 
     def relative(self, method: str, other: str) -> str:
-        """Return the change as a share of the other's mean, in bold where it is beyond chance."""
-        gap, mean = self.difference(method, other), self.row(other).mean
-        shown = f"{gap.mean / mean:+.1%} ± {gap.half_width / mean:.1%}"
+        """Return the median change as a share of the other's median, in bold where it is beyond chance."""
+        changes = np.sort(self.gaps(method, other)) / self.median(other)
+        outside = int(stats.binom.ppf(0.025, len(changes), 0.5))
+        low, high = changes[max(outside - 1, 0)], changes[min(len(changes) - outside, len(changes) - 1)]
+        shown = f"{np.median(changes):+.1%} ({low:+.1%} to {high:+.1%})"
         return shown if self.verdict(method, other) == "same" else f"**{shown}**"
+
+    def median(self, method: str) -> float:
+        return float(np.median(self.methods[method]["final"]))
+
+    def far_off(self, method: str) -> int:
+        return int((np.array(self.methods[method]["final"]) > FAR_OFF * self.median(method)).sum())
 
 
 def units(results: Results) -> list[Unit]:
@@ -132,7 +155,14 @@ def page(results: Results) -> str:
         trials=trials,
         both=2 * trials,
     )
-    parts = [head, "## In short", short_table(results), in_short(results)]
+    of_all = [f"{problem}, {base}" for problem, of in results["problems"].items() for base in of["rates"]]
+    missing = [unit for unit in of_all if unit not in results["units"]]
+    parts = [
+        head,
+        *([f"Not measured yet: {'; '.join(missing)}."] if missing else []),
+        "## In short",
+        summary(results),
+    ]
     for problem, what in WHAT.items():
         mine = [unit for unit in units(results) if unit.problem == problem]
         if mine:
@@ -142,17 +172,22 @@ def page(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def summary(*measured: Results) -> str:
+    """Return the short table and what it says."""
+    return "\n\n".join(f"{short_table(results)}\n\n{in_short(results)}" for results in measured) or "Not measured yet."
+
+
 def short_table(results: Results) -> str:
     """Return what every method changes, in percent of the mean without a rule on the same rates."""
     lines = [["problem", "base", "two rates", *SHORT.values()]]
     for unit in units(results):
         cells = [unit.relative(m, AGAINST[m]) if m in unit.methods else "" for m in SHORT]
-        mean = shown(unit, unit.row("two rates").mean)
-        lines.append([results["problems"][unit.problem]["title"], BASES[unit.base], mean, *cells])
-    config = results["config"]
+        median = shown(unit, unit.median("two rates"))
+        lines.append([results["problems"][unit.problem]["title"], BASES[unit.base], median, *cells])
     says = (
-        "Mean without a rule, then change against no rule on as many learning rates, with its interval at 95%, on "
-        f"{config['judging']} seeds that chose nothing; lower is better, bold is beyond chance:"
+        "Where no rule with two learning rates ends, then the change against no rule on as many rates: medians over "
+        f"{results['config']['judging']} seeds that chose nothing, with their interval at 95%; lower is better, bold "
+        "is beyond chance:"
     )
     return f"{says}\n\n{markdown(lines)}"
 
@@ -200,19 +235,26 @@ def listed(found: list[Unit]) -> str:
 
 def table(mine: list[Unit]) -> str:
     """Return every method's table of one problem."""
-    heads = ("base", "method", "trials", "n", "mean", "deviation", "difference, 95%", "to", "p", "lower / higher")
-    lines = [[*heads, "steps to the end of two rates"]]
+    heads = ("base", "method", "trials", "n", "median", "mean", "deviation", "far off", "mean difference, 95%", "to")
+    lines = [[*heads, "p", "lower / higher", "steps to the end of two rates"]]
     for unit in mine:
         for method, of in unit.methods.items():
             row, other = unit.row(method), AGAINST.get(method)
             who = [BASES[unit.base], method, str(trials_of(unit, method)), str(len(row.values))]
+            who += [shown(unit, value) for value in (unit.median(method), row.mean, row.deviation)]
+            who += [str(unit.far_off(method))]
             cells = ["", "", "", ""]
             if other:
                 gap, (lower, higher) = unit.difference(method, other), unit.shares(method, other)
                 difference = f"{shown(unit, gap.mean, '+')} ± {shown(unit, gap.half_width)}"
-                p = f"{gap.p:.2f}" if gap.p >= 0.005 else f"{gap.p:.0e}"
-                cells = [difference, other, p, f"{lower:.0%} / {higher:.0%}"]
-            lines.append([*who, shown(unit, row.mean), shown(unit, row.deviation), *cells, steps(of["steps"])])
+                chance = unit.p(method, other)
+                cells = [
+                    difference,
+                    other,
+                    f"{chance:.2f}" if chance >= 0.005 else f"{chance:.0e}",
+                    f"{lower:.0%} / {higher:.0%}",
+                ]
+            lines.append([*who, *cells, steps(of["steps"])])
     return markdown(lines)
 
 

@@ -207,6 +207,7 @@ def follow(task: Task, builds: Sequence[Build], exact: str = "", every: int = 0)
     trials = [copy.deepcopy(task.models) for _ in builds]
     optimizers = [build(models) for build, models in zip(builds, trials, strict=True)]
     named = [dict(model.named_parameters()) for models in trials for model in models]
+    learned = [name for name, parameter in named[0].items() if parameter.requires_grad]
     shape = len(trials), len(task.models)
 
     def values(P: dict[str, Tensor], data: Data) -> tuple[Tensor, Tensor]:
@@ -227,11 +228,12 @@ def follow(task: Task, builds: Sequence[Build], exact: str = "", every: int = 0)
 
     grades = [grade()]
     for step in range(task.steps):
-        P = {name: of_all.requires_grad_() for name, of_all in stacked(exact == "always").items()}
-        values(P, task.batch(step))[0].sum().backward()
-        for name, of_all in P.items():
-            for of, gradient in zip(named, of_all.grad, strict=True):
-                of[name].grad = gradient if of[name].requires_grad else None
+        P = stacked(exact == "always")
+        sides = [P[name].requires_grad_() for name in learned]
+        gradients = torch.autograd.grad(values(P, task.batch(step))[0].sum(), sides)
+        for name, of_all in zip(learned, gradients, strict=True):
+            for of, gradient in zip(named, of_all, strict=True):
+                of[name].grad = gradient
         for optimizer in optimizers:
             optimizer.step()
         if step == task.steps - 1 or (every and (step + 1) % every == 0):

@@ -144,7 +144,7 @@ def markdown(lines: list[list[str]]) -> str:
 
 BLOCKS: dict[str, tuple[Callable[..., str], list[Path]]] = {
     "beale": (beale, [ROOT / "experiments/results/beale.json"]),
-    "bilinear": (bilinear_page.short_table, [ROOT / "experiments/results/bilinear.json"]),
+    "bilinear": (bilinear_page.summary, sorted((ROOT / "experiments/results").glob("bilinear.json"))),
     "sparse_coding": (sparse_coding, sorted((ROOT / "benchmarks/results").glob("sparse_coding_*.json"), reverse=True)),
     "inpainting": (inpainting, sorted((ROOT / "benchmarks/results").glob("inpainting_quality.json"))),
     "overhead": (overhead, sorted((ROOT / "benchmarks/results").glob("optimizer_overhead_*.json"))),

@@ -115,7 +115,9 @@ def test_the_quick_table_is_whole_and_made_once(tmp_path):
             assert len(method["final"]) == len(method["steps"]) == 3
             assert method["chosen"] in [trial["settings"] for trial in method["trials"]]
     mean = sum(results["units"]["coding, sgd"]["methods"]["one rate"]["final"]) / 3
-    assert f"| SGD | one rate | 12 | 3 | {mean:.2f} |" in text
+    assert f" | {mean:.2f} | " in next(
+        line for line in text.splitlines() if line.startswith("| SGD | one rate | 12 | 3 |")
+    )
 
     del results["units"]["completion, adam"]
     file.write_text(json.dumps(results))
