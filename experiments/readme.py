@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import bilinear_page
 from page_tables import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -161,6 +162,7 @@ def best(rows: list[Row], kind: str) -> Row:
 
 BLOCKS: dict[str, tuple[Callable[..., str], list[Path]]] = {
     "beale": (beale, [ROOT / "experiments/results/beale.json"]),
+    "bilinear": (bilinear_page.summary, sorted((ROOT / "experiments/results").glob("bilinear.json"))),
     "sparse_coding": (sparse_coding, sorted((ROOT / "benchmarks/results").glob("sparse_coding_*.json"), reverse=True)),
     "inpainting": (inpainting, sorted((ROOT / "benchmarks/results").glob("inpainting_quality.json"))),
     "pruning": (pruning, sorted((ROOT / "benchmarks/results").glob("pruning_*.json"))),
