@@ -11,9 +11,10 @@ import torch
 from conformance import needs_cuda
 from textures import textured, unit_atoms
 
+from cogd import sparse_coding
 from cogd.sparse_coding import model, tile_steps
 from cogd.sparse_coding.coder import encode, learn, settle
-from cogd.sparse_coding.tiles import TiledWorkingSet
+from cogd.sparse_coding.tiles import TiledWorkingSet, fastest_steps
 
 interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
@@ -169,6 +170,14 @@ def test_triton_steps_are_the_torch_steps(random, device, dtype):
         results[-1] += map(torch.from_numpy, working_set.reconstruction(better))
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5 if dtype == np.float32 else 1e-12)
+
+
+def test_a_gpu_without_triton_is_refused_with_the_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "cogd.sparse_coding.tile_kernels", raising=False)
+    monkeypatch.delattr(sparse_coding, "tile_kernels", raising=False)
+    with pytest.raises(ImportError, match=r"needs Triton.*not installed.*triton-windows"):
+        fastest_steps(torch.device("cuda"))
 
 
 def test_interpreted_triton_steps_are_the_torch_steps():
