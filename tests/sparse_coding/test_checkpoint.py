@@ -40,8 +40,10 @@ def without_times(learner):
     return [progress._replace(seconds=0.0) for progress in learner.history_]
 
 
+@pytest.mark.parametrize("channels", [1, 2])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_resumed_is_never_stopped(images, random, tmp_path, kind, monkeypatch):
+def test_resumed_is_never_stopped(random, tmp_path, kind, channels, monkeypatch):
+    images = textured(random, 3, channels, 24, 20)
     observed, path = random.random(images.shape) < 0.8, tmp_path / "fit"
     settings = {**SMALL, "max_iter": 13, **kind}
     if settings["random_state"] is None:

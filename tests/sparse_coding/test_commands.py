@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+import warnings
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -306,6 +307,19 @@ def test_learn_by_a_rule_or_the_papers_solver(folder, tmp_path, options):
     learner = ConvDictionaryLearner.load(path)
     for name, value in zip(options[::2], options[1::2], strict=True):
         assert learner.get_params()[name[2:]] == value
+
+
+def test_a_dictionary_may_be_read_by_whom_other_files_may_be_read(folder, dictionary, tmp_path):
+    (tmp_path / "other").touch()
+    assert dictionary.stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_warnings_are_told_plainly(folder, dictionary, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        done = run("reconstruct", folder / "1.png", "-d", dictionary, "-o", tmp_path / "r.png", "--penalty", 1e6)
+    assert done.exit_code == 0
+    assert done.stderr == "warning: all codes are zero: penalty=1e+06 is too large for these images. Lower it.\n"
 
 
 def test_what_was_learned_outlasts_a_disk_that_is_full(folder, tmp_path, monkeypatch):

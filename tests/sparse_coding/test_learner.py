@@ -21,6 +21,7 @@ from textures import textured
 from cogd.sparse_coding import ConvDictionaryLearner, from_sporco, kernels, model
 from cogd.sparse_coding import learner as learner_module
 from cogd.sparse_coding import signals as signals_module
+from cogd.sparse_coding.checks import MEMORY_SHARE
 
 SMALL: dict[str, Any] = {"n_atoms": 5, "atom_shape": (5, 5), "penalty": 0.3, "max_iter": 4, "random_state": 0}
 
@@ -345,6 +346,10 @@ def test_codes_that_would_not_fit_are_refused(images, learner, monkeypatch):
     with pytest.raises(MemoryError, match="sparse=True"):
         learner.transform(images)
     assert learner.transform(images, sparse=True).is_sparse
+    dense = np.prod(learner.transform(images, sparse=True).shape) * learner.dictionary_.itemsize
+    monkeypatch.setattr("cogd.sparse_coding.checks.free_memory", lambda: 1.5 * dense / MEMORY_SHARE)
+    with pytest.raises(MemoryError, match="sparse=True"):  # each image's, and the stack of them, are there at once
+        learner.transform(images)
     for change in ({"solver": "ffcsc"}, {"rule": "paper"}):
         with pytest.raises(MemoryError, match="working_set"):
             ConvDictionaryLearner(**{**SMALL, **change}).fit(images)

@@ -1,5 +1,8 @@
 """The solver for GPUs gives what the compiled one for processors gives; its Triton steps what its torch steps give."""
 
+import os
+import subprocess
+import sys
 from itertools import islice, pairwise
 
 import numpy as np
@@ -8,10 +11,12 @@ import torch
 from conformance import needs_cuda
 from textures import textured, unit_atoms
 
+from cogd import sparse_coding
 from cogd.sparse_coding import model, tile_steps
 from cogd.sparse_coding.coder import encode, learn, settle
-from cogd.sparse_coding.tiles import TiledWorkingSet
+from cogd.sparse_coding.tiles import TiledWorkingSet, fastest_steps
 
+interpreted = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="needs Triton's interpreter")
 devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_cuda)])
 
 
@@ -148,18 +153,40 @@ def test_a_blank_image_has_no_codes(random):
     assert next(learn(coding.working_set, atoms, 0.1)) is not None
 
 
-@needs_cuda
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=interpreted), pytest.param("cuda", marks=needs_cuda)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_triton_steps_are_the_torch_steps(random, dtype):
+def test_triton_steps_are_the_torch_steps(random, device, dtype):
+    from cogd.sparse_coding import tile_kernels
+
     images, observed, atoms = problem(random, 2, dtype)
+    assert device == "cpu" or tiled(images, observed, atoms, device).steps is tile_kernels
     results = []
-    for steps in (tile_steps, None):
-        working_set = tiled(images, observed, atoms, "cuda")
-        working_set.steps = steps or working_set.steps
-        assert steps is tile_steps or working_set.steps.__name__.endswith("tile_kernels")
-        results.append([*islice(learn(working_set, atoms, 0.3), 3), *working_set.dense(5)])
+    for steps in (tile_steps, tile_kernels):
+        working_set = tiled(images, observed, atoms, device)
+        working_set.steps, d = steps, working_set.own(atoms)
+        working_set.enter(d, 0.3, 4)
+        moved, better = working_set.sweep(d, 0.3, 2), working_set.improve_atoms(d)
+        results.append([moved, better, working_set.value, working_set.residual])
+        results[-1] += map(torch.from_numpy, working_set.reconstruction(better))
     for ours, theirs in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-3 if dtype == np.float32 else 1e-10)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5 if dtype == np.float32 else 1e-12)
+
+
+def test_a_gpu_without_triton_is_refused_with_the_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "cogd.sparse_coding.tile_kernels", raising=False)
+    monkeypatch.delattr(sparse_coding, "tile_kernels", raising=False)
+    with pytest.raises(ImportError, match=r"needs Triton.*not installed.*triton-windows"):
+        fastest_steps(torch.device("cuda"))
+
+
+def test_interpreted_triton_steps_are_the_torch_steps():
+    """In a process of its own: Triton settles on import whether kernels are compiled or interpreted."""
+    pytest.importorskip("triton", "3.7", reason="needs Triton 3.7, whose interpreter works with NumPy 2.4")
+    test = f"{__file__}::{test_triton_steps_are_the_torch_steps.__name__}"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "cpu", test]
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 @needs_cuda

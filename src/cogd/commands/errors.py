@@ -2,8 +2,9 @@
 
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +20,8 @@ UsageError: Any = typer.BadParameter.__base__  # typer has its own copy of click
 def told_plainly(debug: bool = False) -> Iterator[None]:
     """Print the message of an error that names its own remedy and exit with 1; when debugging, let it through."""
     try:
-        yield
+        with nullcontext() if debug else warnings_told_plainly():
+            yield
     except KeyboardInterrupt as interrupt:
         if debug:
             raise
@@ -37,6 +39,14 @@ def told_plainly(debug: bool = False) -> Iterator[None]:
             raise
         tell(f"error: the GPU's memory is not enough: {error} Smaller batches need less.")
         raise typer.Exit(FAILED) from error
+
+
+@contextmanager
+def warnings_told_plainly() -> Iterator[None]:
+    """Print warnings without the line of code that they come from."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: tell(f"warning: {message}", "yellow")
+        yield
 
 
 @contextmanager
@@ -70,6 +80,6 @@ def tell_unforeseen(kind: type[BaseException], error: BaseException, _: Tracebac
     tell(f"error: {kind.__name__}: {error} This is a fault of CoGD itself; the same command with --debug shows where.")
 
 
-def tell(message: str) -> None:
+def tell(message: str, colour: str = "red") -> None:
     """Print one paragraph on stderr."""
-    typer.secho(" ".join(message.split("\n")), fg="red", err=True)
+    typer.secho(" ".join(message.split("\n")), fg=colour, err=True)

@@ -56,7 +56,8 @@ def learn(
 ) -> Answer:
     """Learn a dictionary from the pictures of a folder.
 
-    Ctrl-C ends it and keeps what was learned; the same command then goes on, to what it would have been.
+    Ctrl-C ends it and keeps what was learned; the same command then goes on, to what it would have been. Once it is
+    complete, the same command learns anew.
 
     Examples:
       cogd learn photos                                             # 100 atoms of 11 x 11

@@ -48,7 +48,7 @@ class DictionaryCoder(TransformerMixin, BaseEstimator):
         if not sparse:
             remedy = "Use transform(..., sparse=True), or fewer images."
             for place in ("cpu", chosen_device(self.device)):
-                check_dense_room(signals, self.dictionary_, 1, "the dense codes of these images", remedy, place)
+                check_dense_room(signals, self.dictionary_, 2, "the dense codes of these images", remedy, place)
         codes = self._encode(signals)
         return codes.sparse(len(self.dictionary_)) if sparse else signals.give_back(codes.dense(len(self.dictionary_)))
 

@@ -113,7 +113,7 @@ class FFCSC:
 
         def tensor(name: str, like: Tensor) -> Tensor:
             array = taken(state, name, tuple(like.shape), str(like.dtype).removeprefix("torch."))
-            return torch.from_numpy(array).to(like.device)
+            return torch.empty_like(like).copy_(torch.from_numpy(array))  # in its layout too, on which rounding depends
 
         codes, z, d = tensor("codes", self.codes), tensor("z", self._z), tensor("d", self._d)
         for side, duals in self._duals.items():

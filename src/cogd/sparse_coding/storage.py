@@ -21,7 +21,10 @@ def write_arrays(path: str | Path, kind: str, arrays: dict[str, np.ndarray], abo
     partial = path.with_name(path.name + ".partial")
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     try:
+        partial.touch()
+        mode = partial.stat().st_mode  # of new files here; safetensors makes its own, for their owner alone
         save_file(contiguous, partial, {"format": kind, "about": json.dumps(about, default=_plain)})
+        partial.chmod(mode)
         os.replace(partial, path)
     except (SafetensorError, OSError) as error:
         partial.unlink(missing_ok=True)

@@ -229,6 +229,11 @@ def fastest_steps(device: torch.device) -> ModuleType:
     """Return the steps for a device: in Triton on a CUDA device, in plain torch elsewhere."""
     if device.type != "cuda":
         return tile_steps
-    from cogd.sparse_coding import tile_kernels
-
+    try:
+        from cogd.sparse_coding import tile_kernels
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            'device="cuda" needs Triton, which PyTorch brings on Linux; it is not installed. On Windows install '
+            'triton-windows, or give device="cpu".'
+        ) from error
     return tile_kernels
