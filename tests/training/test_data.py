@@ -31,6 +31,12 @@ def test_the_digits_are_scikit_learns():
     assert data.fingerprint == "digits-1319974c9194a131"
 
 
+def test_what_convolutions_make_of_the_digits_can_be_viewed_as_rows():
+    for batches in load_digits().batches(RECIPE, CPU):
+        inputs, _ = next(iter(batches))
+        assert torch.nn.functional.conv2d(inputs, torch.ones(2, 1, 3, 3)).is_contiguous()
+
+
 def test_an_epoch_shows_every_image_at_most_once_and_repeats_with_the_seed():
     data = load_digits()
     train, test = data.batches(RECIPE, CPU)

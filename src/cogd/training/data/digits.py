@@ -20,11 +20,11 @@ def load_digits() -> MemoryData:
     from sklearn.datasets import load_digits as load
 
     digits = load()
-    pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)[:, None]
+    pixels = np.round(digits.images * (255 / 16)).astype(np.uint8)
     labels = digits.target.astype(np.int64)
     order = np.random.RandomState(0).permutation(len(labels))  # the generator that no numpy release changes
     pixels, labels = pixels[order], labels[order]
-    images = Images(torch.from_numpy(pixels), torch.from_numpy(labels))
+    images = Images(torch.from_numpy(pixels).unsqueeze(1), torch.from_numpy(labels))
     return MemoryData(
         source="digits",
         train=Images(images.pixels[TEST_IMAGES:], images.labels[TEST_IMAGES:]),
