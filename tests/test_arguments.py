@@ -53,6 +53,17 @@ def test_a_base_without_lr_is_refused():
         CoGD(WithoutRate([parameter(2)]), [])
 
 
+def test_a_base_whose_state_has_a_layout_of_its_own_is_refused():
+    class Around(torch.optim.SGD):
+        def state_dict(self):
+            return {"inner": super().state_dict()}
+
+    with pytest.raises(
+        ValueError, match=r"^base\.state_dict\(\) must hold .* Around's lacks 'param_groups', 'state'\. Let"
+    ):
+        CoGD(Around([parameter(2)], lr=0.1), [])
+
+
 @pytest.mark.parametrize("order", [0, -1, 1.0, 2.5, True, "1", None, math.nan])
 def test_a_wrong_order_is_refused(order):
     with pytest.raises(

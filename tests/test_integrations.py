@@ -6,6 +6,7 @@ from typing import Any, cast
 import accelerate
 import lightning
 import pytest
+import torch
 from conformance import (
     BASES,
     CAPTURABLE,
@@ -62,6 +63,44 @@ def test_accelerate_trains_and_resumes_bit_for_bit(base, rule, tmp_path):
     resumed[0].load_state(tmp_path)
     accelerated(resumed, DATA[4:])
     assert identical(everything(*resumed[1:3]), everything(model, optimizer))
+
+
+class ScheduleFree(torch.optim.SGD):
+    """Plain descent that, as schedule-free optimizers do, steps in training mode alone."""
+
+    training = False
+
+    def train(self):
+        self.training = True
+
+    def eval(self):
+        self.training = False
+
+    def step(self, closure=None):
+        assert self.training
+        return super().step(closure)
+
+
+def test_accelerate_switches_a_base_between_training_and_evaluation():
+    """The Hugging Face Trainer does it through Accelerate."""
+    accelerator, model = accelerate.Accelerator(cpu=True), new_model("descent")
+    base = ScheduleFree(model.parameters(), lr=0.1)
+    optimizer = wrap(base, couple(model), "descent", period=1)
+    prepared = accelerator.prepare(optimizer)
+    prepared.train()
+    train(model, prepared, DATA[:2])
+    assert optimizer.last_stats
+    prepared.eval()
+    assert not base.training
+
+
+@pytest.mark.parametrize("switch", ["train", "eval"])
+def test_a_base_without_modes_stays_as_it_is(switch):
+    model, optimizer = build("momentum", "descent")
+    train(model, optimizer, DATA[:4])
+    before = everything(model, optimizer)
+    getattr(optimizer, switch)()
+    assert identical(everything(model, optimizer), before)
 
 
 # Lightning

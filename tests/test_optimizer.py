@@ -12,9 +12,11 @@ import reference
 import torch
 from hypothesis import given, settings
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.nn import Parameter
 from torch.optim import SGD, AdamW, Optimizer
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from cogd import CoGD, Coupling, ProjectionStats, Quantile
 
@@ -692,15 +694,38 @@ def test_at_most_one_copy_of_the_coupled_tensors_is_held(rule, project, kept):
     assert held == {name: [kept[name]] if name in kept else [] for name in named}
 
 
+class OneDevice(TorchDispatchMode):
+    """Refuses operations between devices: a copy from the host waits, and no CUDA graph takes it."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        assert {t.device.type for t in tree_leaves((args, kwargs, result)) if isinstance(t, Tensor)} <= {"meta"}
+        return result
+
+
+class NoNumbers(TorchFunctionMode):
+    """Refuses tensors of Python's numbers, which come from the host unseen by `OneDevice`."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        assert function not in (torch.tensor, torch.as_tensor, Tensor.new_tensor)
+        return function(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize(("rule", "project"), DEFINED)
 @pytest.mark.parametrize("policy", [0.5, "mean", "median", Quantile(0.3)])
-def test_a_step_never_waits_for_the_device(rule, project, policy):
-    """Fake tensors have no values: whatever asks for one, as .item() and bool() do, raises."""
-    options = {} if rule == "rollback" else {"order": 3}
-    with FakeTensorMode():
-        x, A = Parameter(torch.randn(6)), Parameter(torch.randn(6, 4))
-        coupling = Coupling(x, A, sparse_threshold=policy, partner_threshold=policy, project=project)
-        optimizer = CoGD(SGD([x, A], lr=0.1, momentum=0.9), [coupling], rule=rule, **options)
-        follow(optimizer, *[{x: torch.randn(6), A: torch.randn(6, 4)}] * 3)
-        with pytest.raises(DataDependentOutputException):
-            optimizer.last_stats  # noqa: B018  the one that may wait, and the proof that this test can fail
+@pytest.mark.parametrize("order", [1, 3])
+def test_a_projection_never_waits_for_the_device(rule, project, policy, order):
+    """Meta tensors have no values: whatever asks for one, as .item(), bool() and masks do, raises."""
+    couplings = []
+    for shape in [(6, 4), (6, 4), (6, 2, 3)]:  # a bundle of two and one of one
+        x, A = Parameter(torch.empty(6, device="meta")), Parameter(torch.empty(shape, device="meta"))
+        x.grad, A.grad = torch.empty_like(x), torch.empty_like(A)
+        couplings.append(Coupling(x, A, sparse_threshold=policy, partner_threshold=policy, project=project))
+    base = SGD([side for c in couplings for side in (c.sparse, c.partner)], lr=0.1)
+    base.param_groups[0]["lr"] = torch.empty((), device="meta")
+    optimizer = CoGD(base, couplings, rule=rule, **({} if rule == "rollback" else {"order": order}))
+    with OneDevice(), NoNumbers():
+        for _ in range(3):
+            optimizer.project()
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+        optimizer.last_stats  # noqa: B018  the one that may wait, and the proof that something was projected

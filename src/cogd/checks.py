@@ -30,6 +30,13 @@ def check_base(base: Any) -> None:
                 "base has differentiable=True, but a projection has no gradient; set differentiable=False."
             )
 
+    missing = {"state", "param_groups"} - base.state_dict().keys()
+    if missing:
+        raise ValueError(
+            f"base.state_dict() must hold 'state' and 'param_groups', as PyTorch's optimizers' do; "
+            f"{type(base).__name__}'s lacks {', '.join(map(repr, sorted(missing)))}. Let it wrap CoGD instead."
+        )
+
 
 def check_rule(rule: Any, order: Any, scale: Any, period: Any) -> None:
     """Refuse settings outside of their range, and settings that the rule does not take."""

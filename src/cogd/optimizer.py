@@ -177,6 +177,14 @@ class CoGD(Optimizer):
         """Reset the gradients as the base does."""
         self.base.zero_grad(set_to_none=set_to_none)
 
+    def train(self) -> None:
+        """Put a base that tells training from evaluation, as schedule-free ones do, into training; others stay."""
+        getattr(self.base, "train", _stay)()
+
+    def eval(self) -> None:
+        """Put such a base into evaluation."""
+        getattr(self.base, "eval", _stay)()
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base."""
         self.base.add_param_group(param_group)
@@ -335,6 +343,9 @@ class CoGD(Optimizer):
 
     def _held_of(self, parameter: Tensor) -> Tensor:
         return self._held[parameter]
+
+
+def _stay() -> None: ...
 
 
 def _present(parameter: Tensor) -> Tensor:

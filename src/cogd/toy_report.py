@@ -129,10 +129,10 @@ def _contours(axes: Axes, limits) -> None:
 
 
 def _draw(axes: Axes, trajectories: Tensor, colour: str, style: dict[str, Any]) -> None:
-    kept = trajectories[:, ~toy.diverged(trajectories)]
+    kept = trajectories[:, ~toy.diverged(trajectories)].numpy()
     axes.plot(kept[..., 0], kept[..., 1], color=colour, **style)
     axes.plot(kept[-1, :, 0], kept[-1, :, 1], "o", markersize=4, color=colour, zorder=3)
-    axes.plot(trajectories[0, :, 0], trajectories[0, :, 1], linestyle="", zorder=5, **START)
+    axes.plot(*trajectories[0].T.numpy(), linestyle="", zorder=5, **START)
 
 
 def _path_handles(panels: Mapping[str, Pairs]) -> list[Artist]:
@@ -155,8 +155,7 @@ def _verdict_map(axes: Axes, coordinated: Tensor, plain: Tensor) -> None:
     half = reach / (side - 1)
     extent = (-reach - half, reach + half, -reach - half, reach + half)
     axes.imshow(image, origin="lower", extent=extent, cmap=colours, vmin=-1, vmax=2, interpolation="nearest")
-    minima = toy.minima()
-    axes.plot(minima[:, 0], minima[:, 1], linestyle="", **MINIMUM)
+    axes.plot(*toy.minima().T.numpy(), linestyle="", **MINIMUM)
 
 
 def _save(figure: Figure, file: Path) -> None:
