@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,22 @@ def page(results: Row, name: str, drawn: str, methods: Sequence[Method]) -> str:
         ]
         parts += ["## Runs that failed", "\n".join(failed)]
     return "\n\n".join(parts) + "\n"
+
+
+def summary(*tables: Row) -> str:
+    """Return what the paper's methods change, a line for each table, set and solver."""
+    methods = [method for method in METHODS if method.rule in (None, "paper")]
+    labels = list(dict.fromkeys(method.label for method in methods if method.rule))
+    lines = [["table", "images", "on", "seeds", "no rule", *(label.removeprefix("CoGD, paper, ") for label in labels)]]
+    for results in tables:
+        for name_of_set, solver in product(results["config"]["sets"], SOLVERS):
+            runs = {m: _runs(results, name_of_set, m) for m in methods if m.solver == solver}
+            plain, value = runs[Method(solver)], lambda row: _average(row, "paper_psnr")
+            values = [value(row) for row in plain.values()]
+            table = "inpainting" if "coded_objective" in results["runs"][0] else "reconstruction"
+            changes = [_shown(m, of, plain, value, 2) for m, of in runs.items() if m.rule]
+            lines.append([table, name_of_set, SOLVERS[solver], str(len(values)), _deviation(values, 2), *changes])
+    return f"PSNR the paper's way in dB, and what `paper` changes of it, by order and scale:\n\n{markdown(lines)}"
 
 
 def picture(kind: str, name_of_set: str, what: Method | str) -> str:
@@ -123,7 +140,7 @@ def _tables(results: Row, name: str, name_of_set: str) -> list[str]:
         where = "the hidden pixels alone" if prefix else "all pixels"
         parts += [f"Both conventions, {where}, mean and deviation over seeds, and change:"]
         parts += [_summary(results, name_of_set, [prefix + metric for metric in NAMES])]
-    return [*parts, "Objective and effort:", _effort(results, name_of_set)]
+    return [*parts, "Objective and codes:", _codes(results, name_of_set)]
 
 
 def _by_image(results: Row, name: str, name_of_set: str, metric: str) -> str:
@@ -170,16 +187,10 @@ def _summary(results: Row, name_of_set: str, metrics: Sequence[str]) -> str:
     return markdown(lines)
 
 
-def _effort(results: Row, name_of_set: str) -> str:
+def _codes(results: Row, name_of_set: str) -> str:
     coded = any("coded_objective" in row for row in results["runs"])
-    heads = [
-        "objective of learning",
-        "change",
-        *(["objective of coding"] if coded else []),
-        "codes not 0",
-        "gates open",
-    ]
-    lines = [["", *heads, "seconds"]]
+    of_coding = ["objective of coding"] if coded else []
+    lines = [["", "objective of learning", "change", *of_coding, "codes not 0", "gates open"]]
     for method in METHODS:
         runs, plain = _runs(results, name_of_set, method), _runs(results, name_of_set, Method(method.solver))
         if not runs:
@@ -191,7 +202,6 @@ def _effort(results: Row, name_of_set: str) -> str:
             *([_deviation([row["coded_objective"] for row in runs.values()], 1)] if coded else []),
             f"{mean('nonzeros'):.0f}",
             "" if method.rule is None else f"{mean('opened'):.1f}",
-            f"{np.median([row['seconds'] for row in runs.values()]):.1f}",
         ]
         lines.append([_title(method), *cells])
     return markdown(lines)

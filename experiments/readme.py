@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import bilinear_page
+import csc_page
 from page_tables import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -165,6 +166,7 @@ BLOCKS: dict[str, tuple[Callable[..., str], list[Path]]] = {
     "bilinear": (bilinear_page.summary, sorted((ROOT / "experiments/results").glob("bilinear.json"))),
     "sparse_coding": (sparse_coding, sorted((ROOT / "benchmarks/results").glob("sparse_coding_*.json"), reverse=True)),
     "inpainting": (inpainting, sorted((ROOT / "benchmarks/results").glob("inpainting_quality.json"))),
+    "paper_tables": (csc_page.summary, sorted((ROOT / "experiments/results").glob("[ri]*.json"), reverse=True)),
     "pruning": (pruning, sorted((ROOT / "benchmarks/results").glob("pruning_*.json"))),
     "overhead": (overhead, sorted((ROOT / "benchmarks/results").glob("optimizer_overhead_*.json"))),
 }
