@@ -64,6 +64,14 @@ def test_a_base_whose_state_has_a_layout_of_its_own_is_refused():
         CoGD(Around([parameter(2)], lr=0.1), [])
 
 
+def test_a_base_that_has_no_state_dict_yet_is_taken():
+    class Sharded(torch.optim.SGD):
+        def state_dict(self):
+            raise RuntimeError("Optimizer state has not been consolidated on this rank")
+
+    assert CoGD(Sharded([parameter(2)], lr=0.1), []).base.defaults["lr"] == 0.1
+
+
 @pytest.mark.parametrize("order", [0, -1, 1.0, 2.5, True, "1", None, math.nan])
 def test_a_wrong_order_is_refused(order):
     with pytest.raises(

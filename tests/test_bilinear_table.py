@@ -1,43 +1,33 @@
 """The experiment on bilinear problems: its controls are what they are called, and the script as people call it."""
 
-import importlib
 import json
 import subprocess
 import sys
 from itertools import product
 from pathlib import Path
 
+import bilinear_problems as problems
 import pytest
+import table_bilinear as table
 import torch
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "experiments/table_bilinear.py"
 
 
-@pytest.fixture
-def table(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "experiments"))
-    return importlib.import_module("table_bilinear")
-
-
-@pytest.fixture
-def problems(table):
-    return importlib.import_module("bilinear_problems")
-
-
-def shortened(problems, name, seeds, steps):
+def shortened(name, seeds, steps):
     task = problems.task(problems.PROBLEMS[name], seeds)
     return problems.Task(task.models, task.train, task.test, steps, task.rows)
 
 
-def test_digits_that_judge_are_none_of_those_that_choose(problems):
+def test_digits_that_judge_are_none_of_those_that_choose():
     choosing, judging = (problems.digits(seed)[0] for seed in (0, problems.HELD_OUT))
     assert len(choosing) + len(judging) == 1797
     assert not {tuple(image) for image in choosing.tolist()} & {tuple(image) for image in judging.tolist()}
 
 
 @pytest.mark.parametrize("draw", ["sparse_coding", "completion"])
-def test_the_exact_partner_is_stationary(problems, draw):
+def test_the_exact_partner_is_stationary(draw):
     model, data, _ = getattr(problems, draw)(3)
     with torch.no_grad():
         model.A.copy_(problems.best_partner(model.x[None], tuple(values[None] for values in data))[0])
@@ -46,22 +36,22 @@ def test_the_exact_partner_is_stationary(problems, draw):
 
 
 @pytest.mark.parametrize("name", ["coding", "completion", "adaptation", "slimming"])
-def test_what_runs_side_by_side_ends_where_it_ends_alone(table, problems, name):
+def test_what_runs_side_by_side_ends_where_it_ends_alone(name):
     trials = table.cogd_trials([0.01, 0.02], 2, problems.PROBLEMS[name].ways)
     builds = [table.builder("momentum", settings) for settings in trials]
-    together = problems.follow(shortened(problems, name, (0, 1), 4), builds, every=1)
+    together = problems.follow(shortened(name, (0, 1), 4), builds, every=1)
     assert together.shape == (5, 2, 2)
     for i, j in product((0, 1), (0, 1)):
-        alone = problems.follow(shortened(problems, name, (j,), 4), [builds[i]], every=1)
+        alone = problems.follow(shortened(name, (j,), 4), [builds[i]], every=1)
         torch.testing.assert_close(together[:, i : i + 1, j : j + 1], alone, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("exact", ["", "always"])
-def test_a_run_is_the_plain_loop(table, problems, exact):
+def test_a_run_is_the_plain_loop(exact):
     model, data, _ = problems.sparse_coding(0)
     rates = [0.01] if exact else [0.01, 0.03]
     build = table.builder("sgd", {"rates": rates, "exact": exact})
-    found = problems.follow(shortened(problems, "coding", (0,), 3), [build], exact, 1)
+    found = problems.follow(shortened("coding", (0,), 3), [build], exact, 1)
     values = []
     for _ in range(4):
         if exact:
@@ -75,7 +65,7 @@ def test_a_run_is_the_plain_loop(table, problems, exact):
     torch.testing.assert_close(found.flatten(), torch.stack(values))
 
 
-def test_a_push_grows_what_its_gate_opens_for_at_its_periods(table, problems):
+def test_a_push_grows_what_its_gate_opens_for_at_its_periods():
     models = problems.task(problems.PROBLEMS["completion"], (0, 1)).models
     start = [model.x.detach().clone() for model in models]
     settings = {"rates": [0.0, 0.0], "gate": "lower half", "project": "sparse", "swap": False}
@@ -92,11 +82,11 @@ def test_a_push_grows_what_its_gate_opens_for_at_its_periods(table, problems):
             model.x.detach().copy_(x if step == 3 else model.x)
 
 
-def test_no_run_counts_as_worse_than_its_start(table):
+def test_no_run_counts_as_worse_than_its_start():
     assert table.finals(torch.tensor([[2.0, 2.0, 2.0], [torch.inf, 3.0, 1.0]])).tolist() == [2.0, 2.0, 1.0]
 
 
-def test_steps_are_counted_to_the_first_grade_at_the_goal(table):
+def test_steps_are_counted_to_the_first_grade_at_the_goal():
     curves = torch.tensor([[4.0, 4.0], [3.0, 4.0], [2.0, 5.0]])
     assert table.summary(curves, torch.tensor([3.0, 1.0]), 5) == {"final": [2.0, 4.0], "steps": [5, None]}
 

@@ -29,8 +29,15 @@ def check_base(base: Any) -> None:
             raise ValueError(
                 "base has differentiable=True, but a projection has no gradient; set differentiable=False."
             )
+    _check_layout(base)
 
-    missing = {"state", "param_groups"} - base.state_dict().keys()
+
+def _check_layout(base: Optimizer) -> None:
+    """Refuse a base whose checkpoints have another layout than PyTorch's, before there is anything to lose."""
+    try:
+        missing = {"state", "param_groups"} - base.state_dict().keys()
+    except RuntimeError:  # ZeroRedundancyOptimizer has no state_dict before it is consolidated
+        return
     if missing:
         raise ValueError(
             f"base.state_dict() must hold 'state' and 'param_groups', as PyTorch's optimizers' do; "
