@@ -187,6 +187,12 @@ def decay(_, base):
     base.param_groups[0]["weight_decay"] = 0.5
 
 
+def add_group(_, base):
+    """The kernels get a rate of their own."""
+    kernels = base.param_groups[0]["params"].pop(0)
+    base.add_param_group({"params": [kernels], "lr": 0.01})
+
+
 def frozen():
     model = Network()
     model.conv.requires_grad_(False)
@@ -194,7 +200,8 @@ def frozen():
 
 
 @pytest.mark.parametrize(
-    ("make", "change"), [(Network, unfreeze), (frozen, unfreeze), (Network, fix_statistics), (Network, decay)]
+    ("make", "change"),
+    [(Network, unfreeze), (frozen, unfreeze), (Network, fix_statistics), (Network, decay), (Network, add_group)],
 )
 def test_what_a_recording_holds_fast_may_change_between_steps(graphs, make, change):
     """A new recording is made of it."""

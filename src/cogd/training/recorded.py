@@ -45,13 +45,9 @@ class RecordedStep:
         shapes = tuple((name, value.shape) for name, value in model.state_dict().items())
         self._recordable = replace(self._as_written, objective=compiled(objective, placement, (type(model), shapes)))
         self._stream = torch.cuda.Stream(placement.device)
-        self._rates = [torch.zeros((), device=placement.device) for _ in self.base.param_groups]
-        self._modules, self._parameters = list(model.modules()), list(model.parameters())
-        self._settings: Any = None
-        self._rehearsed = 0
         self._obstacle = ""  # to a recording
         self._places: Batch | None = None
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._begin_anew()
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one step and return the loss before it, without waiting for the device."""
@@ -62,13 +58,22 @@ class RecordedStep:
             return self._as_written(inputs, targets)
         for place, tensor in zip(self._places, (inputs, targets), strict=True):
             place.copy_(tensor, non_blocking=True)
-        if (settings := self._fixed_settings()) != self._settings:
-            self._settings, self._rehearsed, self._graph = settings, 0, None
+        if self._fixed_settings() != self._settings:
+            self._begin_anew()
         if self._rehearsed < REHEARSALS:
             return self._rehearse(self._places)
         if self._obstacle or (isinstance(self.optimizer, CoGD) and self.optimizer.projects_next):
             return self._recordable(*self._places)
         return self._replay(self._places)
+
+    def _begin_anew(self) -> None:
+        """Note what a recording of the model and the optimizer as they are now would hold fast; there is none yet."""
+        model = self._as_written.model
+        self._modules, self._parameters = list(model.modules()), list(model.parameters())
+        self._rates = [torch.zeros((), device=self.placement.device) for _ in self.base.param_groups]
+        self._settings = self._fixed_settings()
+        self._rehearsed = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
 
     def _fixed_settings(self) -> Any:
         """Return what a recording holds fast: what learns, what is in training mode, the optimizer's other numbers."""
