@@ -128,6 +128,20 @@ def test_a_smaller_batch_is_taken_as_written_even_where_it_comes_first(graphs, s
     assert [graph.replays for graph in graphs] == [7]
 
 
+class Counting(Network):
+    """Takes numbers of any kind, and whole ones otherwise than others."""
+
+    def forward(self, x):
+        return super().forward(x.float()) * (1.0 if x.is_floating_point() else 0.5)
+
+
+def test_a_batch_of_another_kind_of_numbers_is_taken_as_written(graphs):
+    data = batches()
+    data[6] = data[6][0].int(), data[6][1]
+    assert_same(run(RecordedStep, data, Counting), run(Step, data, Counting))
+    assert [graph.replays for graph in graphs] == [6]
+
+
 def test_chance_on_the_device_differs_in_every_replay(graphs, monkeypatch):
     monkeypatch.setattr(recorded, "chance_on_cpu", lambda: ())  # here the device is the CPU
     _, losses = run(RecordedStep, batches((8,)) * 8, Dropping, rate=0.0)

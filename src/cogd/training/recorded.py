@@ -4,8 +4,8 @@ The first steps of a run are taken as they are written; that compiles them and m
 the recipe says compile="graph", which records what the model's own kernels do and so begins sooner. Then the step is
 recorded, which takes none, and every later one is a single launch. So nothing needs to be undone: a recorded
 run takes the steps of an unrecorded one. Steps that are not like the recorded one are taken as they are written: those
-on batches of another shape, and CoGD's projections, whose launches hide behind the steps still under way. Where what
-learns, or in which mode or by which numbers, changes between two steps, the recording is made anew.
+on batches of another shape or kind of numbers, and CoGD's projections, whose launches hide behind the steps still under
+way. Where what learns, or in which mode or by which numbers, changes between two steps, the recording is made anew.
 """
 
 import logging
@@ -54,7 +54,7 @@ class RecordedStep:
         if self._places is None or (self._graph is None and inputs.numel() > self._places[0].numel()):
             self._places = self.placement.move(inputs).clone(), self.placement.move(targets).clone()
             self._rehearsed = 0  # an epoch's last batch may be the first that is seen, and is smaller
-        if (inputs.shape, targets.shape) != tuple(place.shape for place in self._places):
+        if kinds((inputs, targets)) != kinds(self._places):
             return self._as_written(inputs, targets)
         for place, tensor in zip(self._places, (inputs, targets), strict=True):
             place.copy_(tensor, non_blocking=True)
@@ -150,6 +150,11 @@ class RecordedStep:
             yield
         finally:
             cudnn.benchmark, cudnn.benchmark_limit = usual
+
+
+def kinds(batch: Batch) -> list[tuple[torch.Size, torch.dtype]]:
+    """Return what a batch must share with the recorded one."""
+    return [(tensor.shape, tensor.dtype) for tensor in batch]
 
 
 @lru_cache(maxsize=1)  # it holds on to the objective, which may hold a network
