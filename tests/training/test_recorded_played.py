@@ -3,6 +3,7 @@
 import logging
 import random
 
+import numpy as np
 import pytest
 import torch
 from graphs_on_cpu import play_graphs
@@ -149,7 +150,9 @@ def test_chance_on_the_device_differs_in_every_replay(graphs, monkeypatch):
     assert graphs[0].replays == 5
 
 
-@pytest.mark.parametrize("draw", [lambda: float(torch.rand(())), random.random], ids=["torch", "python"])
+@pytest.mark.parametrize(
+    "draw", [lambda: float(torch.rand(())), np.random.rand, random.random], ids=["torch", "numpy", "python"]
+)
 def test_a_model_that_draws_on_the_cpu_is_not_recorded_and_says_so(graphs, draw, caplog):
     random.seed(0)
     data = batches()

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -209,5 +210,6 @@ def obstacles_noted() -> Iterator[list[str]]:
 
 
 def chance_on_cpu() -> tuple[object, ...]:
-    """Return the states of the CPU's global generators, torch's and Python's."""
-    return torch.get_rng_state().numpy().tobytes(), random.getstate()
+    """Return the states of the CPU's global generators, torch's, NumPy's and Python's."""
+    of_numpy = repr(np.random.get_state())  # noqa: NPY002 - the generator that models draw from, whatever its kind
+    return torch.get_rng_state().numpy().tobytes(), of_numpy, random.getstate()
