@@ -319,7 +319,10 @@ def test_resuming_something_else_is_refused_with_the_difference(tmp_path, change
     ("make", "message"),
     [
         (None, r"optimizer is \{'name': 'AdamW'.* there and None now"),
-        (lambda model: torch.optim.AdamW(model.parameters(), 0.02), r"optimizer\.groups\.0\.lr is 0\.01 there and 0\.02 now"),
+        (
+            lambda model: torch.optim.AdamW(model.parameters(), 0.02),
+            r"optimizer\.groups\.0\.lr is 0\.01 there and 0\.02 now",
+        ),
         (lambda model: torch.optim.Adagrad(model.parameters()), r"optimizer\.name is 'AdamW' there and 'Adagrad' now"),
     ],
 )

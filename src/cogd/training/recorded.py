@@ -5,7 +5,8 @@ the recipe says compile="graph", which records what the model's own kernels do a
 recorded, which takes none, and every later one is a single launch. So nothing needs to be undone: a recorded
 run takes the steps of an unrecorded one. Steps that are not like the recorded one are taken as they are written: those
 on batches of another shape or kind of numbers, and CoGD's projections, whose launches hide behind the steps still under
-way. Where what learns, or in which mode or by which numbers, changes between two steps, the recording is made anew.
+way. Where the parameters that learn, a module's mode or an optimizer's setting changes between two steps, the step is
+recorded anew.
 """
 
 import logging
@@ -127,7 +128,8 @@ class RecordedStep:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise ValueError(
-                f"this model's step cannot be recorded; set compile='off'. PyTorch says: {error}"
+                f"this model's step cannot be recorded in a CUDA graph: {error} Give fit(recordable=False), or "
+                "compile='off' in the recipe."
             ) from error
         return graph
 
