@@ -13,7 +13,6 @@ from torch.optim import SGD, Optimizer
 from cogd.coupling import Coupling, couple_conv_norm
 from cogd.optimizer import CoGD
 from cogd.training.batches import (
-    Batch,
     RunData,
     check_fit,
     check_labels_of,
@@ -26,6 +25,7 @@ from cogd.training.batches import (
 from cogd.training.data import Data
 from cogd.training.loop import AfterEpoch, AfterStep, Plan, TrainData
 from cogd.training.metrics import (
+    Batch,
     Batches,
     Evaluate,
     Loss,

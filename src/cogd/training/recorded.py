@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cogd.optimizer import CoGD
-from cogd.training.metrics import Objective
+from cogd.training.metrics import Batch, Objective
 from cogd.training.placement import Placement
 from cogd.training.step import Step
 
@@ -34,7 +34,6 @@ KERNELS = {"combo_kernels": True, "benchmark_combo_kernel": False}  # many small
 SEARCH = {"coordinate_descent_tuning": True}  # of every kernel's block sizes
 
 logger = logging.getLogger(__name__)
-Batch = tuple[Tensor, Tensor]
 
 
 class RecordedStep:
