@@ -178,12 +178,12 @@ class CoGD(Optimizer):
         self.base.zero_grad(set_to_none=set_to_none)
 
     def train(self) -> None:
-        """Put a base that tells training from evaluation, as schedule-free ones do, into training; others stay."""
-        getattr(self.base, "train", _stay)()
+        """Switch the base to training mode, if it has modes as schedule-free optimizers do; otherwise do nothing."""
+        _switch(self.base, "train")
 
     def eval(self) -> None:
-        """Put such a base into evaluation."""
-        getattr(self.base, "eval", _stay)()
+        """Switch the base to evaluation mode, if it has modes as schedule-free optimizers do; otherwise do nothing."""
+        _switch(self.base, "eval")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base."""
@@ -345,7 +345,9 @@ class CoGD(Optimizer):
         return self._held[parameter]
 
 
-def _stay() -> None: ...
+def _switch(base: Optimizer, mode: Literal["train", "eval"]) -> None:
+    if hasattr(base, mode):
+        getattr(base, mode)()
 
 
 def _present(parameter: Tensor) -> Tensor:

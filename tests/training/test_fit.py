@@ -319,7 +319,10 @@ def test_resuming_something_else_is_refused_with_the_difference(tmp_path, change
     ("make", "message"),
     [
         (None, r"optimizer is \{'name': 'AdamW'.* there and None now"),
-        (lambda model: torch.optim.AdamW(model.parameters(), 0.02), r"optimizer\.lr is 0\.01 there and 0\.02 now"),
+        (
+            lambda model: torch.optim.AdamW(model.parameters(), 0.02),
+            r"optimizer\.groups\.0\.lr is 0\.01 there and 0\.02 now",
+        ),
         (lambda model: torch.optim.Adagrad(model.parameters()), r"optimizer\.name is 'AdamW' there and 'Adagrad' now"),
     ],
 )
@@ -329,6 +332,24 @@ def test_resuming_with_another_optimizer_is_refused_with_the_difference(tmp_path
         run(folder=tmp_path, optimizer=make)
     again = run(folder=tmp_path, optimizer=lambda model: torch.optim.AdamW(model.parameters(), 0.01, foreach=False))
     assert again[1].status == "complete"
+
+
+def test_resuming_is_refused_by_the_numbers_of_any_group_alone(tmp_path):
+    """Not by what the optimizer's defaults hold besides, such as a function, whose place in memory differs."""
+
+    def with_rate(rate):
+        def make(model):
+            groups = [{"params": model.conv.parameters()}, {"params": model.fc.parameters(), "lr": rate}]
+            optimizer = torch.optim.AdamW(groups)
+            optimizer.defaults["prepare"] = lambda gradient: gradient
+            return optimizer
+
+        return make
+
+    first, again = (run(folder=tmp_path, optimizer=with_rate(torch.tensor(0.5)))[1] for _ in range(2))
+    assert first == again
+    with pytest.raises(ValueError, match=r"optimizer\.groups\.1\.lr is 0\.5 there and 0\.25 now"):
+        run(folder=tmp_path, optimizer=with_rate(0.25))
 
 
 def test_a_run_of_ones_own_model_is_not_measured_by_name(tmp_path):

@@ -3,6 +3,7 @@
 import logging
 import random
 
+import numpy as np
 import pytest
 import torch
 from graphs_on_cpu import play_graphs
@@ -128,6 +129,20 @@ def test_a_smaller_batch_is_taken_as_written_even_where_it_comes_first(graphs, s
     assert [graph.replays for graph in graphs] == [7]
 
 
+class Counting(Network):
+    """Takes numbers of any kind, and whole ones otherwise than others."""
+
+    def forward(self, x):
+        return super().forward(x.float()) * (1.0 if x.is_floating_point() else 0.5)
+
+
+def test_a_batch_of_another_kind_of_numbers_is_taken_as_written(graphs):
+    data = batches()
+    data[6] = data[6][0].int(), data[6][1]
+    assert_same(run(RecordedStep, data, Counting), run(Step, data, Counting))
+    assert [graph.replays for graph in graphs] == [6]
+
+
 def test_chance_on_the_device_differs_in_every_replay(graphs, monkeypatch):
     monkeypatch.setattr(recorded, "chance_on_cpu", lambda: ())  # here the device is the CPU
     _, losses = run(RecordedStep, batches((8,)) * 8, Dropping, rate=0.0)
@@ -135,7 +150,9 @@ def test_chance_on_the_device_differs_in_every_replay(graphs, monkeypatch):
     assert graphs[0].replays == 5
 
 
-@pytest.mark.parametrize("draw", [lambda: float(torch.rand(())), random.random], ids=["torch", "python"])
+@pytest.mark.parametrize(
+    "draw", [lambda: float(torch.rand(())), np.random.rand, random.random], ids=["torch", "numpy", "python"]
+)
 def test_a_model_that_draws_on_the_cpu_is_not_recorded_and_says_so(graphs, draw, caplog):
     random.seed(0)
     data = batches()
@@ -164,7 +181,9 @@ def test_a_step_that_waits_for_the_device_is_not_recorded_and_says_so(graphs, ca
 
 
 def test_what_cannot_be_recorded_is_refused_with_the_remedy(graphs):
-    with pytest.raises(ValueError, match=r"cannot be recorded; set compile='off'.*not permitted when stream is capt"):
+    with pytest.raises(
+        ValueError, match=r"recorded in a CUDA graph: .*not permitted.*recordable=False\), or compile='off'"
+    ):
         run(RecordedStep, batches(), AskingLater)
 
 
@@ -187,6 +206,12 @@ def decay(_, base):
     base.param_groups[0]["weight_decay"] = 0.5
 
 
+def add_group(_, base):
+    """The kernels get a rate of their own."""
+    kernels = base.param_groups[0]["params"].pop(0)
+    base.add_param_group({"params": [kernels], "lr": 0.01})
+
+
 def frozen():
     model = Network()
     model.conv.requires_grad_(False)
@@ -194,7 +219,8 @@ def frozen():
 
 
 @pytest.mark.parametrize(
-    ("make", "change"), [(Network, unfreeze), (frozen, unfreeze), (Network, fix_statistics), (Network, decay)]
+    ("make", "change"),
+    [(Network, unfreeze), (frozen, unfreeze), (Network, fix_statistics), (Network, decay), (Network, add_group)],
 )
 def test_what_a_recording_holds_fast_may_change_between_steps(graphs, make, change):
     """A new recording is made of it."""

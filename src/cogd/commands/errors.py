@@ -18,7 +18,7 @@ UsageError: Any = typer.BadParameter.__base__  # typer has its own copy of click
 
 @contextmanager
 def told_plainly(debug: bool = False) -> Iterator[None]:
-    """Print the message of an error that names its own remedy and exit with 1; when debugging, let it through."""
+    """Print an error that names its own remedy and exit with 1, and a warning in one line; not when debugging."""
     try:
         with nullcontext() if debug else warnings_told_plainly():
             yield

@@ -11,11 +11,9 @@ from torch.nn.functional import cross_entropy
 from cogd.training.data import Data, load_data
 from cogd.training.labels import with_checked_labels
 from cogd.training.loop import TrainData
-from cogd.training.metrics import Batches, Evaluate, classification_metrics
+from cogd.training.metrics import Batch, Batches, Evaluate, classification_metrics
 from cogd.training.placement import Placement
 from cogd.training.recipe import Recipe
-
-Batch = tuple[Tensor, Tensor]
 
 
 class RunData(NamedTuple):

@@ -13,7 +13,6 @@ from torch.optim import SGD, Optimizer
 from cogd.coupling import Coupling, couple_conv_norm
 from cogd.optimizer import CoGD
 from cogd.training.batches import (
-    Batch,
     RunData,
     check_fit,
     check_labels_of,
@@ -26,6 +25,7 @@ from cogd.training.batches import (
 from cogd.training.data import Data
 from cogd.training.loop import AfterEpoch, AfterStep, Plan, TrainData
 from cogd.training.metrics import (
+    Batch,
     Batches,
     Evaluate,
     Loss,
@@ -41,6 +41,7 @@ from cogd.training.runner import Result, run_plan
 from cogd.training.state import Stateful, seed_epoch
 
 IMPLEMENTATIONS = ("foreach", "fused", "capturable", "differentiable")  # of the same steps
+UNDESCRIBED = ("params", "param_names", *IMPLEMENTATIONS)
 
 
 def fit(
@@ -161,8 +162,16 @@ def _config(
 def _description(optimizer: Optimizer) -> dict[str, Any]:
     """Return the kind and the numbers of an optimizer of the user's own, as JSON holds them."""
     base = optimizer.base if isinstance(optimizer, CoGD) else optimizer
-    numbers = {name: value for name, value in base.defaults.items() if name not in IMPLEMENTATIONS}
-    return json.loads(json.dumps({"name": type(base).__name__, **numbers}, default=str))
+    groups = {
+        number: {name: value for name, value in group.items() if name not in UNDESCRIBED}
+        for number, group in enumerate(base.param_groups)
+    }
+    return json.loads(json.dumps({"name": type(base).__name__, "groups": groups}, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    """Return a tensor's numbers; of what else JSON and checkpoints don't hold, the kind, without a place in memory."""
+    return value.tolist() if isinstance(value, Tensor) else type(value).__name__
 
 
 def _optimizer(model, recipe, make, couplings, period: int, inputs: Tensor, placement: Placement) -> Optimizer:

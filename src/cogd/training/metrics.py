@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-Batches = Iterable[tuple[Tensor, Tensor]]
+Batch = tuple[Tensor, Tensor]
+Batches = Iterable[Batch]
 Loss = Callable[[Any, Tensor], Tensor]
 Objective = Callable[[Any, Tensor, Tensor], Tensor]
 Evaluate = Callable[[nn.Module, Batches], dict[str, float]]

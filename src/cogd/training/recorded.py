@@ -4,8 +4,9 @@ The first steps of a run are taken as they are written; that compiles them and m
 the recipe says compile="graph", which records what the model's own kernels do and so begins sooner. Then the step is
 recorded, which takes none, and every later one is a single launch. So nothing needs to be undone: a recorded
 run takes the steps of an unrecorded one. Steps that are not like the recorded one are taken as they are written: those
-on batches of another shape, and CoGD's projections, whose launches hide behind the steps still under way. Where what
-learns, or in which mode or by which numbers, changes between two steps, the recording is made anew.
+on batches of another shape or kind of numbers, and CoGD's projections, whose launches hide behind the steps still under
+way. Where the parameters that learn, a module's mode or an optimizer's setting changes between two steps, the step is
+recorded anew.
 """
 
 import logging
@@ -17,12 +18,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from cogd.optimizer import CoGD
-from cogd.training.metrics import Objective
+from cogd.training.metrics import Batch, Objective
 from cogd.training.placement import Placement
 from cogd.training.step import Step
 
@@ -32,7 +34,6 @@ KERNELS = {"combo_kernels": True, "benchmark_combo_kernel": False}  # many small
 SEARCH = {"coordinate_descent_tuning": True}  # of every kernel's block sizes
 
 logger = logging.getLogger(__name__)
-Batch = tuple[Tensor, Tensor]
 
 
 class RecordedStep:
@@ -45,30 +46,35 @@ class RecordedStep:
         shapes = tuple((name, value.shape) for name, value in model.state_dict().items())
         self._recordable = replace(self._as_written, objective=compiled(objective, placement, (type(model), shapes)))
         self._stream = torch.cuda.Stream(placement.device)
-        self._rates = [torch.zeros((), device=placement.device) for _ in self.base.param_groups]
-        self._modules, self._parameters = list(model.modules()), list(model.parameters())
-        self._settings: Any = None
-        self._rehearsed = 0
         self._obstacle = ""  # to a recording
         self._places: Batch | None = None
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._begin_anew()
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Take one step and return the loss before it, without waiting for the device."""
         if self._places is None or (self._graph is None and inputs.numel() > self._places[0].numel()):
             self._places = self.placement.move(inputs).clone(), self.placement.move(targets).clone()
             self._rehearsed = 0  # an epoch's last batch may be the first that is seen, and is smaller
-        if (inputs.shape, targets.shape) != tuple(place.shape for place in self._places):
+        if kinds((inputs, targets)) != kinds(self._places):
             return self._as_written(inputs, targets)
         for place, tensor in zip(self._places, (inputs, targets), strict=True):
             place.copy_(tensor, non_blocking=True)
-        if (settings := self._fixed_settings()) != self._settings:
-            self._settings, self._rehearsed, self._graph = settings, 0, None
+        if self._fixed_settings() != self._settings:
+            self._begin_anew()
         if self._rehearsed < REHEARSALS:
             return self._rehearse(self._places)
         if self._obstacle or (isinstance(self.optimizer, CoGD) and self.optimizer.projects_next):
             return self._recordable(*self._places)
         return self._replay(self._places)
+
+    def _begin_anew(self) -> None:
+        """Note what a recording of the model and the optimizer as they are now would hold fast; there is none yet."""
+        model = self._as_written.model
+        self._modules, self._parameters = list(model.modules()), list(model.parameters())
+        self._rates = [torch.zeros((), device=self.placement.device) for _ in self.base.param_groups]
+        self._settings = self._fixed_settings()
+        self._rehearsed = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
 
     def _fixed_settings(self) -> Any:
         """Return what a recording holds fast: what learns, what is in training mode, the optimizer's other numbers."""
@@ -121,7 +127,8 @@ class RecordedStep:
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             raise ValueError(
-                f"this model's step cannot be recorded; set compile='off'. PyTorch says: {error}"
+                f"this model's step cannot be recorded in a CUDA graph: {error} Give fit(recordable=False), or "
+                "compile='off' in the recipe."
             ) from error
         return graph
 
@@ -145,6 +152,11 @@ class RecordedStep:
             yield
         finally:
             cudnn.benchmark, cudnn.benchmark_limit = usual
+
+
+def kinds(batch: Batch) -> list[tuple[torch.Size, torch.dtype]]:
+    """Return what a batch must share with the recorded one."""
+    return [(tensor.shape, tensor.dtype) for tensor in batch]
 
 
 @lru_cache(maxsize=1)  # it holds on to the objective, which may hold a network
@@ -199,5 +211,6 @@ def obstacles_noted() -> Iterator[list[str]]:
 
 
 def chance_on_cpu() -> tuple[object, ...]:
-    """Return the states of the CPU's global generators, torch's and Python's."""
-    return torch.get_rng_state().numpy().tobytes(), random.getstate()
+    """Return the states of the CPU's global generators, torch's, NumPy's and Python's."""
+    of_numpy = repr(np.random.get_state())  # noqa: NPY002 - the generator that models draw from, whatever its kind
+    return torch.get_rng_state().numpy().tobytes(), of_numpy, random.getstate()

@@ -176,7 +176,8 @@ class FolderBatches:
             if batch.bad:
                 filled = torch.zeros(len(rows), dtype=torch.long)
                 filled[batch.slots] = torch.arange(len(batch.slots))
-                pixels, labels = pixels[self._move(filled)], labels[self._move(filled)]
+                filled = self._move(filled)
+                pixels, labels = pixels[filled], labels[filled]
             yield augmentation.apply(pixels, draws[rows.to(self.device)], self._mean, self._std), labels
 
     def _move(self, tensor: Tensor) -> Tensor:
