@@ -1,6 +1,7 @@
 """The search keeps the largest gates, reaches the target, and leaves every layer at least one channel."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from cogd.pruning.budget import (
     keep_above,
     keep_for,
     keep_share,
+    nearest_threshold,
     one_target,
     ranks,
     zeros,
@@ -120,6 +122,45 @@ def test_a_layer_whose_next_channel_costs_too_much_stays_and_others_make_up_for_
         kept, of = gates.values[layer.name].abs().view(layer.blocks, -1), len(keep[layer.name]) // layer.blocks
         largest = kept.topk(of).values.min(1).values
         assert (kept.flatten()[list(keep[layer.name])].view(layer.blocks, -1) >= largest[:, None]).all()
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7])
+@pytest.mark.parametrize("fall", [0.5, 0.9])
+def test_latency_is_measured_as_often_as_bisection_needs_even_where_only_one_layer_moves_it(gates, share, fall):
+    """A staircase: nothing comes nearer than the better of its two sides, so every channel could be tried in vain."""
+    first, measured = gates.layers[0], []
+
+    def timed(keep):
+        measured.append(keep)
+        left = 1.0 if len(keep[first.name]) > fall * first.channels else 0.4
+        return Spread(left, left, left)
+
+    def counted(keep):
+        return timed(keep or {first.name: range(first.channels)}).median
+
+    target = Target("latency", share)
+    keep = Budget(target, counted, timed=lambda keep: timed(keep) if keep else Spread(1, 1, 1)).keep(gates, 1.0)
+    assert keep is not None
+    assert len(measured) <= math.ceil(math.log2(49))  # the thresholds of 48 channels
+    assert len({tuple(map(tuple, keep.values())) for keep in measured}) == len(measured)
+    assert timed(keep).median == 0.4
+    measured.clear()
+    keep_for(share, gates, counted)
+    assert len(measured) > 12, "the staircase is not one that counting walks along"
+
+
+@given(st.lists(st.integers(-20, 20), min_size=1, max_size=40), st.integers(0, 20))
+def test_the_nearest_threshold_is_that_of_trying_all_and_none_is_tried_twice(falling, least):
+    surplus, tried = [least, *sorted((min(value, least) for value in falling), reverse=True)], []
+
+    def evaluate(count):
+        tried.append(count)
+        return surplus[count]
+
+    nearest, gap, first = nearest_threshold(evaluate, len(surplus) - 1)
+    assert gap == abs(surplus[nearest]) == min(map(abs, surplus))
+    assert first == sum(value >= 0 for value in surplus)
+    assert len(set(tried)) == len(tried) <= math.ceil(math.log2(len(surplus))) + 2
 
 
 def test_what_is_missed_is_told_in_words():

@@ -11,6 +11,7 @@ from torch import nn
 from cogd import CoGD, Quantile
 from cogd.models import build
 from cogd.pruning import Gates, kept_channels
+from cogd.pruning.refusals import check_plain
 
 
 @pytest.fixture
@@ -213,11 +214,13 @@ def test_blocks_keep_equally_many():
 
 def test_what_cannot_be_gated_is_refused_with_the_remedy(chain):
     model, images = chain
-    with pytest.raises(TypeError, match=r"compiled; pass the module given to torch.compile"):
+    with pytest.raises(TypeError, match=r"^model is compiled; put the module given to torch.compile in its place"):
         Gates(torch.compile(model, backend="eager"), images)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"wrapped in DataParallel; pass model.module"):
+    with pytest.raises(TypeError, match=r"^model is wrapped in DataParallel; put model.module in its place"):
         Gates(nn.DataParallel(model), images)
-    with pytest.raises(TypeError, match=r"1 is compiled; pass the module given to torch.compile in its place"):
+    with pytest.raises(TypeError, match=r"^1 is wrapped in DataParallel; put 1.module in its place and wrap it again"):
+        Gates(nn.Sequential(model, nn.DataParallel(model)), images)
+    with pytest.raises(TypeError, match=r"^1 is compiled; put the module .* in its place and compile it again"):
         Gates(nn.Sequential(model, torch.compile(model, backend="eager")), images)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="no channel of this Sequential can be removed exactly"):
         Gates(nn.Sequential(nn.Conv2d(3, 4, 1)).double(), images)
@@ -249,6 +252,8 @@ def test_a_weight_that_a_hook_computes_is_refused_with_what_takes_the_hook_off(c
     hooked(model[0])
     with pytest.raises(ValueError, match=rf"^0 has a weight that a hook computes .*utils.{remedy} to it first"):
         Gates(model, images)
+    with pytest.raises(ValueError, match=rf"^model has a weight that a hook computes .*utils.{remedy} to it first"):
+        check_plain(model[0])
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize")
@@ -274,5 +279,5 @@ def test_a_weight_quantised_by_torchao_is_refused():
 def test_a_model_wrapped_for_data_parallel_training_is_refused():
     wrapped = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
     nn.Module.__init__(wrapped)  # a whole one needs a process group
-    with pytest.raises(TypeError, match=r"wrapped in DistributedDataParallel; pass model.module"):
+    with pytest.raises(TypeError, match=r"wrapped in DistributedDataParallel; put model.module"):
         Gates(wrapped, torch.randn(2, 4))

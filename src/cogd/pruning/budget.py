@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -77,7 +78,9 @@ class Budget:
         if progress > 1:
             return None
         share = self.target.share + (1 - self.target.share) * (1 - progress) ** 3
-        return keep_for(share, gates, self._final_cost if progress == 1 else self.cost, self.round_to)
+        if progress == 1 and self.timed is not None:
+            return keep_for(share, gates, self._final_cost, self.round_to, measured=True)
+        return keep_for(share, gates, self.cost, self.round_to)
 
     def check(self, gates: Gates) -> None:
         """Refuse a target that no choice of channels can meet."""
@@ -173,25 +176,53 @@ def keep_share(gates: Gates, places: dict[str, Tensor], share: float, round_to: 
     return keep
 
 
-def keep_for(share: float, gates: Gates, cost: Cost | None, round_to: int = 1) -> Keep:
+def keep_for(share: float, gates: Gates, cost: Cost | None, round_to: int = 1, *, measured: bool = False) -> Keep:
     """Return the channels to keep for a share of the cost, or, without one, of every layer's channels.
 
-    The least channels of all layers go, as many as leave the cost closest to the share, found by bisection. Where that
-    misses it by more than the tolerance, layers whose next channel would cost too much stay, and the others go on.
+    The least channels of all layers go, as many as leave the cost closest to the share. Where that misses it by more
+    than the tolerance, a cost that is counted is met layer by layer; one that is measured would take too long.
     """
     places = ranks(gates)
     if cost is None:
         return keep_share(gates, places, share, round_to)
-    goal, tolerance = share * cost({}), TOLERANCE * cost({})
-    counts = range(sum(map(len, places.values())) + 1)
-    first = bisect_right(counts, -goal, key=lambda count: -cost(keep_above(gates, places, count, round_to)))
-    keep = nearest = keep_above(gates, places, first - 1, round_to)  # the last that costs enough
-    gap, layers = abs(cost(keep) - goal), {layer.name: layer for layer in gates.layers}
+    whole = cost({})
+
+    def surplus(keep: Keep) -> float:
+        return cost(keep) - share * whole
+
+    nearest, gap, first = nearest_threshold(
+        lambda count: surplus(keep_above(gates, places, count, round_to)), sum(map(len, places.values()))
+    )
+    if measured or gap <= TOLERANCE * whole:
+        return keep_above(gates, places, nearest, round_to)
+    return layer_by_layer(first, surplus, TOLERANCE * whole, gates, places, round_to)
+
+
+def nearest_threshold(surplus: Callable[[int], float], most: int) -> tuple[int, float, int]:
+    """Return the threshold, up to `most`, whose surplus is nearest to 0, how near, and the first that falls below 0.
+
+    Found by bisection: the surplus of 0 is at least 0 and falls from there. None is evaluated twice.
+    """
+    surplus = cache(surplus)
+    first = bisect_right(range(most + 1), 0.0, key=lambda count: -surplus(count))
+    nearest = min(range(first - 1, min(first, most) + 1), key=lambda count: abs(surplus(count)))
+    return nearest, abs(surplus(nearest)), first
+
+
+def layer_by_layer(
+    first: int, surplus: Cost, tolerance: float, gates: Gates, places: dict[str, Tensor], round_to: int
+) -> Keep:
+    """Return the nearest choice found from the last threshold that costs enough on, or one within the tolerance.
+
+    Layers whose next channel would cost too much stay, and the others go on.
+    """
+    keep = nearest = keep_above(gates, places, first - 1, round_to)
+    gap, layers = abs(surplus(keep)), {layer.name: layer for layer in gates.layers}
     for place, name in sorted((place, name) for name, of in places.items() for place in of.tolist() if place >= first):
         if name not in layers:
             continue
         fewer = {**keep, name: kept_channels(places[name], place, layers[name].blocks, round_to)}
-        left = cost(fewer) - goal
+        left = surplus(fewer)
         if abs(left) < gap:
             nearest, gap = fewer, abs(left)
         if gap <= tolerance:

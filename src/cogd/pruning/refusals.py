@@ -20,15 +20,19 @@ def check_plain(model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module; got {type(model).__name__}.")
     for name, module in model.named_modules():
-        _check_unwrapped(name or "model", module)
+        name = name or "model"
+        _check_unwrapped(name, module)
         _check_module(name, module)
 
 
 def _check_unwrapped(name: str, module: nn.Module) -> None:
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        raise TypeError(f"{name} is wrapped in {type(module).__name__}; pass {name}.module in its place.")
+        kind = type(module).__name__
+        raise TypeError(f"{name} is wrapped in {kind}; put {name}.module in its place and wrap it again afterwards.")
     if hasattr(module, "_orig_mod"):
-        raise TypeError(f"{name} is compiled; pass the module given to torch.compile in its place.")
+        raise TypeError(
+            f"{name} is compiled; put the module given to torch.compile in its place and compile it again afterwards."
+        )
 
 
 def _check_module(name: str, module: Any) -> None:
