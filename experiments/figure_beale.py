@@ -32,7 +32,7 @@ from cogd.provenance import provenance
 ROOT = Path(__file__).resolve().parents[1]
 PRINTED: dict[str, Any] = {"rule": "descent", "order": 1, "scale": 0.001}
 ALL_PRINTED = dict.fromkeys(toy.LEARNING_RATES, PRINTED)
-NAMED = {"as printed": PRINTED, "paper": {**PRINTED, "rule": "paper"}, "rollback": {"rule": "rollback"}}
+NAMED = {"descent": PRINTED, "paper": {**PRINTED, "rule": "paper"}, "rollback": {"rule": "rollback"}}
 KINDS = {"cogd": "CoGD", "rate": "learning rate", "x1 rate": "learning rate of x1", "push": "push without coupling"}
 Row = dict[str, Any]
 
@@ -176,11 +176,11 @@ def draw(results: dict[str, Any], folder: Path) -> None:
     """Write both figures."""
     chosen = {kind: {n: best(results["printed"], n, kind) for n in toy.LEARNING_RATES} for kind in KINDS}
     own = {name: row["settings"] for name, row in chosen["cogd"].items()}
-    panels = {"CoGD as printed: order 1, scale 0.001": from_start(ALL_PRINTED), "CoGD, best of 25": from_start(own)}
+    panels = {"CoGD, descent: order 1, scale 0.001": from_start(ALL_PRINTED), "CoGD, best of 25": from_start(own)}
     toy_report.paths_figure(panels, folder / "beale-paths.png")
     titles = ("CoGD, best of 25", "learning rate,\nbest of 25", "learning rate of x1,\nbest of 25", "push, best of 12")
     printed = {name: {**row, "settings": PRINTED} for name, row in chosen["cogd"].items()}
-    rows = {"CoGD, printed": printed, **dict(zip(titles, chosen.values(), strict=True))}
+    rows = {"descent, order 1,\nscale 0.001": printed, **dict(zip(titles, chosen.values(), strict=True))}
     fields = Trial.__dataclass_fields__
     shown = {title: {n: Trial(**{f: row[f] for f in fields}) for n, row in of.items()} for title, of in rows.items()}
     maps = {title: {n: (trial.paths(), trial.plain()) for n, trial in of.items()} for title, of in shown.items()}

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import bilinear_problems as problems
 import pytest
@@ -48,7 +49,8 @@ def test_what_runs_side_by_side_ends_where_it_ends_alone(name):
 
 @pytest.mark.parametrize("exact", ["", "always"])
 def test_a_run_is_the_plain_loop(exact):
-    model, data, _ = problems.sparse_coding(0)
+    drawn: Any = problems.sparse_coding(0)
+    model, data, _ = drawn
     rates = [0.01] if exact else [0.01, 0.03]
     build = table.builder("sgd", {"rates": rates, "exact": exact})
     found = problems.follow(shortened("coding", (0,), 3), [build], exact, 1)
@@ -66,7 +68,7 @@ def test_a_run_is_the_plain_loop(exact):
 
 
 def test_a_push_grows_what_its_gate_opens_for_at_its_periods():
-    models = problems.task(problems.PROBLEMS["completion"], (0, 1)).models
+    models: list[Any] = list(problems.task(problems.PROBLEMS["completion"], (0, 1)).models)
     start = [model.x.detach().clone() for model in models]
     settings = {"rates": [0.0, 0.0], "gate": "lower half", "project": "sparse", "swap": False}
     push = {"sign": "grow", "share": 0.5, "period": 2}

@@ -13,8 +13,9 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks/inpainting_quality.py"
 
 
 @pytest.fixture
-def bench():
+def bench(monkeypatch):
     """Return the script's names."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
     return runpy.run_path(str(SCRIPT))
 
 

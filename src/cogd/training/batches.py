@@ -152,10 +152,10 @@ def check_measurable(outputs: Any, data: RunData) -> None:
     if data.classes is not None:
         return
     _, targets = first_batch(data.test, "the test data")
-    if targets.is_floating_point() or outputs.ndim < 2 or targets.shape[1:] != outputs.shape[2:]:
+    if targets.is_floating_point() or outputs.ndim < 2 or targets.ndim != outputs.ndim - 1:
         raise ValueError(
             f"accuracy needs class numbers and an output for each class; the test data has {_kind(targets)} shaped "
-            f"{tuple(targets.shape)}, and the model answers 2 examples with {tuple(outputs.shape)}. "
+            f"{tuple(targets.shape)}, and the model answers {len(outputs)} examples with {tuple(outputs.shape)}. "
             "Give an evaluate (model, batches) -> named numbers."
         )
 

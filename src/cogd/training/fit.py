@@ -183,6 +183,11 @@ def _optimizer(model, recipe, make, couplings, period: int, inputs: Tensor, plac
             f"lambda model: AdamW(model.parameters(), lr=1e-3); got {kind} {made.__name__}."
         )
     base = sgd(model, recipe, fused=placement.on_gpu) if make is None else make(model)
+    if hasattr(base, "train") and hasattr(base, "eval"):
+        raise ValueError(
+            f"{type(base).__name__} has modes for training and evaluation, between which this loop does not switch. "
+            "Use it in a loop of your own, or give another optimizer."
+        )
     if recipe.rule == "none":
         return base
     if couplings is None:
