@@ -31,7 +31,9 @@ seed. (The paper's "75% subsampling rate" is read as 75% kept: with that FFCSC c
 def page(results: Row, name: str, drawn: str, methods: Sequence[Method]) -> str:
     """Return the markdown page of a table."""
     sets = [s for s in results["config"]["sets"] if any(row["set"] == s for row in results["runs"])]
-    parts = [_head(results, name), "## In short", *(_in_short(results, name, s) for s in sets)]
+    missing = [_title(method) for method in METHODS if not any(_method(row) == method for row in results["runs"])]
+    parts = [_head(results, name), *([f"Not run yet: {'; '.join(missing)}."] if missing else [])]
+    parts += ["## In short", *(_in_short(results, name, s) for s in sets)]
     for name_of_set in sets:
         parts += [f"## {name_of_set.capitalize()}", *_tables(results, name, name_of_set)]
         parts += [_pictures(drawn, name_of_set, methods)]

@@ -121,7 +121,7 @@ def test_the_papers_rule_for_a_partner_needs_one_sparse_number_per_coordinate():
 
 @pytest.mark.parametrize("wrong", [("a", "b"), None, parameter(2)])
 def test_what_is_no_coupling_is_refused(wrong):
-    with pytest.raises(TypeError, match=r"^couplings must hold Coupling objects; couplings\[0\] is a \w+"):
+    with pytest.raises(TypeError, match=r"^couplings must hold Coupling objects; couplings\[0\] is a \w+\. Make"):
         CoGD(torch.optim.SGD([parameter(2)], lr=0.1), [wrong])
 
 

@@ -75,7 +75,10 @@ def checked_couplings(couplings: Any, base: Optimizer, rule: Any) -> list[Coupli
     projected: dict[int, str] = {}
     for i, coupling in enumerate(couplings):
         if not isinstance(coupling, Coupling):
-            raise TypeError(f"couplings must hold Coupling objects; couplings[{i}] is a {type(coupling).__name__}.")
+            raise TypeError(
+                f"couplings must hold Coupling objects; couplings[{i}] is a {type(coupling).__name__}. "
+                "Make them, as in CoGD(base, couple_conv_norm(model), rule='paper')."
+            )
         label = f"couplings[{i}]" + (f" ({coupling.name})" if coupling.name else "")
         for side in ("sparse", "partner"):
             if id(getattr(coupling, side)) not in owned:

@@ -95,6 +95,8 @@ def test_inpaint_simulated_and_real_holes(folder, dictionary, tmp_path, random):
     result = run("inpaint", photo, "-d", dictionary, "-o", out, "--missing", 0.4)
     assert result.exit_code == 0, result.output
     assert float(result.output.split("PSNR ")[1].split()[0]) > 20
+    Image.fromarray(np.where(random.random((40, 48)) < 0.6, 255, 0).astype(np.uint8)).save(holes)
+    assert "invert it if black was to" in run("inpaint", photo, "-d", dictionary, "-o", out, "--holes", holes).output
     missing = random.random((40, 48)) < 0.3
     Image.fromarray(missing.astype(np.uint8) * 255).save(holes)
     assert run("inpaint", photo, "-d", dictionary, "-o", out, "--holes", holes).exit_code == 0
@@ -248,6 +250,7 @@ def test_what_cannot_be_used_is_one_line(folder, dictionary, tmp_path, monkeypat
         (("inpaint", tmp_path / "none.png", *common, "--missing", 0.5), "there is no picture"),
         (("inpaint", tmp_path / "clear.png", *common, "--missing", 0.5), "transparency"),
         (("inpaint", photo, *common), "either --holes"),
+        (("inpaint", photo, "-d", dictionary, "-o", photo, "--missing", 0.5), "is the photo itself"),
         (("inpaint", photo, *common, "--missing", 1.5), "between 0 and 1; got 1.5"),
         (("inpaint", photo, *common, "--holes", tmp_path / "small.png"), "as large as the picture"),
         (("inpaint", photo, *common, "--holes", tmp_path / "black.png"), "nowhere white"),

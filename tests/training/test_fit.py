@@ -607,6 +607,25 @@ def test_where_every_pixel_has_a_class_metrics_are_means_over_pixels():
     assert result.metrics == pytest.approx({"test_loss": losses.mean().item(), "accuracy": right.mean().item()})
 
 
+def test_images_of_the_test_may_be_larger_than_crops_to_train_on():
+    torch.manual_seed(0)
+    crops, whole = ([(torch.randn(2, 2, *size), torch.randint(3, (2, *size)))] for size in ((3, 5), (6, 10)))
+    _, result = run(nn.Conv2d(2, 3, 1), (crops, whole), read_recipe(RECIPE, epochs=1))
+    assert 0 <= result.metrics["accuracy"] <= 1
+
+
+def test_an_optimizer_with_modes_of_its_own_is_refused():
+    class Moded(torch.optim.SGD):
+        def train(self):
+            """Switch to where steps are taken."""
+
+        def eval(self):
+            """Switch to what is evaluated."""
+
+    with pytest.raises(ValueError, match=r"^Moded has modes for training and evaluation, .* give another optimizer"):
+        run(optimizer=lambda model: Moded(model.parameters(), lr=0.1))
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"cannot make the run's folder .*file: File exists"):

@@ -67,6 +67,8 @@ def inpaint(
     chosen = {"holes": str(holes)} if missing is None else {"missing": missing, "seed": seed}
     height, width = hidden.shape
     note(f"filling {hidden.mean():.1%} of {width} x {height} pixels", quiet)
+    if holes is not None and hidden.mean() > 0.5:
+        note(f"most of {holes} is white, which marks what is missing; invert it if black was to", quiet)
     began = time.perf_counter()
     filled = learner.inpaint(together(picture), observed=together(observed)).reshape(picture.shape)
     if results:
@@ -162,9 +164,11 @@ def _ready(output: Path, suffixes: tuple[str, ...], figure: Path | None) -> None
 
 
 def _read(photo: Path, output: Path) -> "np.ndarray":
-    """Return the picture; refuse an output that cannot hold its depth."""
+    """Return the picture; refuse an output that is the photo itself, or cannot hold its depth."""
     from cogd.sparse_coding.pictures import check_suffix, read_picture
 
+    if photo.exists() and output.exists() and output.samefile(photo):
+        raise typer.BadParameter(f"-o {output} is the photo itself, which would be lost; give another name.")
     picture = read_picture(photo)
     with usage_errors():
         check_suffix(output, picture.dtype)
