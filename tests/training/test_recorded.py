@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 from conformance import needs_cuda
-from torch import nn
+from recorded_networks import Asking, Dropping, Network
 from torch.nn.functional import cross_entropy
 
 from cogd.training import DivergedError, Recipe, fit, read_recipe
@@ -22,29 +22,6 @@ pytestmark = [
 
 RECIPE = Recipe(epochs=3, batch_size=8, lr=0.1, weight_decay=1e-3, precision="float32", active=0.6)
 close = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-6)  # float64, but for the rates in the graph: float32
-
-
-class Network(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(2, 16, 3, padding=1)
-        self.norm = nn.BatchNorm2d(16)
-        self.fc = nn.Linear(16, 3)
-
-    def forward(self, x):
-        return self.fc(self.norm(self.conv(x)).relu().mean((2, 3)))
-
-
-class Asking(Network):
-    """Waits for the device in every step."""
-
-    def forward(self, x):
-        return super().forward(x) * (1.0 if x.sum().item() < 1e9 else 0.5)
-
-
-class Dropping(Network):
-    def forward(self, x):
-        return super().forward(nn.functional.dropout(x, 0.3, self.training))
 
 
 def batches(sizes=(8,) * 5):
