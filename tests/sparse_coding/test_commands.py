@@ -28,6 +28,7 @@ from cogd.sparse_coding.pictures import (
 
 USAGE = (
     "either --holes",
+    "is the photo itself",
     "must end in one of",
     "between 0 and 1; got 1.5",
     "penalty must be",
