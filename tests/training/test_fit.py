@@ -622,8 +622,15 @@ def test_an_optimizer_with_modes_of_its_own_is_refused():
         def eval(self):
             """Switch to what is evaluated."""
 
-    with pytest.raises(ValueError, match=r"^Moded has modes for training and evaluation, .* give another optimizer"):
-        run(optimizer=lambda model: Moded(model.parameters(), lr=0.1))
+    for wrapped in (lambda base: base, lambda base: CoGD(base, [])):
+        with pytest.raises(
+            ValueError, match=r"^Moded has modes for training and evaluation, .* give another optimizer"
+        ):
+            run(optimizer=lambda model, wrapped=wrapped: wrapped(Moded(model.parameters(), lr=0.1)))
+
+
+def test_an_optimizer_of_ones_own_may_be_cogd():
+    run(optimizer=lambda model: CoGD(torch.optim.SGD(model.parameters(), lr=0.1), []))
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

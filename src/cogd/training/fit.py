@@ -183,9 +183,10 @@ def _optimizer(model, recipe, make, couplings, period: int, inputs: Tensor, plac
             f"lambda model: AdamW(model.parameters(), lr=1e-3); got {kind} {made.__name__}."
         )
     base = sgd(model, recipe, fused=placement.on_gpu) if make is None else make(model)
-    if hasattr(base, "train") and hasattr(base, "eval"):
+    stepping = base.base if isinstance(base, CoGD) else base  # CoGD passes modes on, and has none of its own
+    if hasattr(stepping, "train") and hasattr(stepping, "eval"):
         raise ValueError(
-            f"{type(base).__name__} has modes for training and evaluation, between which this loop does not switch. "
+            f"{type(stepping).__name__} has modes for training and evaluation, between which this loop does not go. "
             "Use it in a loop of your own, or give another optimizer."
         )
     if recipe.rule == "none":
